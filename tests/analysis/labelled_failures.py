@@ -275,7 +275,7 @@ LABELLED_ATTEMPTS: dict[str, LabelledAttempt] = {
             make_submission(20.0),
         ),
         AttemptContext(**BASE_CONTEXT),
-        "nothing to learn from",
+        "no learning signal",
     ),
     "answers without their mark": LabelledAttempt(
         "format-drift",
@@ -349,13 +349,13 @@ LABELLED_ATTEMPTS: dict[str, LabelledAttempt] = {
                 for i in range(40)
             ),
         ),
-        "come to no action",
+        "lead to no valid action",
     ),
     "training when the time ended": LabelledAttempt(
         "timeout",
         make_span(FALLING_LOSS_LOG, processes=[TRAINING_PROCESS]),
         AttemptContext(**{**BASE_CONTEXT, "left_seconds": 0.0}, ending="deadline"),
-        "while it trained",
+        "during training",
     ),
     "nothing submitted when the time ended": LabelledAttempt(
         "timeout",

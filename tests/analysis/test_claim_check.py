@@ -109,7 +109,7 @@ def test_a_submission_that_does_not_exist_is_a_contradiction() -> None:
 
 def test_a_submission_belongs_to_one_attempt() -> None:
     (found,) = against(claim(1), claim(2, submission=1), attempts=[attempt(1, 25.0)])
-    assert "attempt 1's" in found.recorded
+    assert "for attempt 1" in found.recorded
     assert against(claim(1), claim(1, score=25.0), attempts=[attempt(1, 25.0)]) == ()
 
 
@@ -117,7 +117,7 @@ def test_a_score_without_a_submission_must_have_been_given_by_some_grading() -> 
     made = [attempt(1, 25.0)]
     assert against(claim(1), claim(0, "baseline", submission=None, score=BASELINE), attempts=made) == ()
     (found,) = against(claim(1), claim(2, submission=None, score=88.0), attempts=made)
-    assert found.recorded == "no grading gave that score"
+    assert found.recorded == "no grading resulted in that score"
 
 
 ROUTES: list[tuple[str, tuple[Route, ...], bool]] = [
@@ -170,7 +170,7 @@ def test_an_attempt_that_goes_on_from_an_earlier_one_may_tell_only_its_part() ->
 def test_rl_in_the_world_is_claimed_wrongly_where_nothing_was_played_for_it() -> None:
     made = [attempt(1, 25.0, ("sft",), episodes=50), attempt(2, 26.0, ("policy-gradient",))]
     (found,) = against(claim(1), claim(2, "online-rl"), attempts=made)
-    assert "without the world" in found.recorded
+    assert "without the environment" in found.recorded
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def test_each_mode_allows_what_its_words_say(mode: Mode, routes: tuple[str, ...]
 
 def test_a_broken_mode_says_by_what() -> None:
     found = check_compliance("rl-only", by("sft"), "derived", EvidenceBook())
-    assert found.message == "The best weights came by sft alone, and rl-only forbids sft."
+    assert found.message == "The best weights were trained by sft alone, but rl-only forbids sft."
 
 
 def test_an_unsure_route_breaks_nothing() -> None:

@@ -231,6 +231,51 @@ def test_command_lines_tell_what_was_started(command: str, route: str) -> None:
     assert verdict(make_span(given, [command], "output/x")).name == route
 
 
+REJECTION = """
+from agent2rl.training import models
+from agent2rl.training.{module} import right_answers
+from agent2rl.training.sft import SftSettings, sft
+model, tokenizer = models.load("models/base")
+pairs = right_answers(model, tokenizer, prompts, right, settings)
+sft(model, tokenizer, pairs, SftSettings(), progress)
+models.save(model, tokenizer, "output/x")
+"""
+SELF_IMITATION = """
+from agent2rl.training import models, sampling
+from agent2rl.training.sft import SftSettings, sft
+model, tokenizer = models.load("models/base")
+answers = sampling.{name}(model, tokenizer).sample(prompts, settings)
+pairs = [("", answer.text) for group in answers for answer in group if check(answer.text)]
+sft(model, tokenizer, pairs, SftSettings(), progress)
+models.save(model, tokenizer, "output/x")
+"""
+EXPERT_GAMES = """
+from agent2rl.training import models
+from agent2rl.training.{module} import demonstrations
+from agent2rl.training.sft import SftSettings, imitate
+model, tokenizer = models.load("models/base")
+rows = [row for game in demonstrations(model, tokenizer, arena, expert, games) for row in game]
+imitate(model, rows, SftSettings(), progress)
+models.save(model, tokenizer, "output/x")
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "route"),
+    [
+        (REJECTION.format(module="sampling"), "rejection"),
+        (REJECTION.format(module="rejection"), "rejection"),
+        (SELF_IMITATION.format(name="PolicySampler"), "rejection"),
+        (SELF_IMITATION.format(name="Sampler"), "rejection"),
+        (EXPERT_GAMES.format(module="rollouts"), "sft"),
+        (EXPERT_GAMES.format(module="demonstrations"), "sft"),
+    ],
+)
+def test_recipes_are_known_by_their_present_and_former_names(text: str, route: str) -> None:
+    span = make_span([AgentSourceFile(1, "code/x.py", text)], ["python code/x.py"], "output/x")
+    assert verdict(span).name == route
+
+
 HOSTILE = {
     "a syntax error": "def f(:\n",
     "deep nesting": "(" * 190 + ")" * 190,

@@ -195,8 +195,8 @@ def test_what_the_record_says_of_its_own_gaps_is_in_the_report(tmp_path: Path) -
         recorder.record_event("fault", where="watching code", trace="long")
 
     assert report(made(tmp_path, work)).notes == (
-        "while it ran: More processes than are recorded.",
-        "while it ran: a fault in watching code",
+        "during the run: More processes than are recorded.",
+        "during the run: an internal error in watching code",
     )
 
 
@@ -247,7 +247,7 @@ def test_many_logs_do_not_keep_weights_out_of_the_record(
 
     found = run_report.gather_report_data(made(tmp_path, work))
     assert [seen.what for _, seen in found.timeline.files] == ["log"] * 5 + ["weights"]
-    assert found.notes == (f"while it ran: {agent_observer.LOGS_FULL}",)
+    assert found.notes == (f"during the run: {agent_observer.LOGS_FULL}",)
 
 
 def test_a_run_that_should_try_several_paradigms_and_tried_one_is_told_of(tmp_path: Path) -> None:

@@ -1,6 +1,4 @@
-"""From the record of a run to what can be said of it, with the published process metrics. Pure: the same
-directory gives the same findings.
-"""
+"""Analyse the record of a run. Pure: the same directory gives the same findings."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -25,7 +23,7 @@ from agent2rl.core.events import TimelineEvent
 from agent2rl.core.grading_records import EvalScore, Submission
 from agent2rl.record.untrusted_files import sanitize_line
 
-# How a run went: the published process metrics, and how early and how busily the gain came about.
+# Process metrics: the published ones, and our own.
 
 
 def measure_run(
@@ -34,7 +32,11 @@ def measure_run(
     timeline: AgentTimeline,
     budget_seconds: float,
 ) -> ProcessMetrics:
-    """Times are of verdicts, as in the published code: when the agent could know. Without its start, none."""
+    """Return the process metrics of a run.
+
+    Times are those of verdicts, as in the published code: the earliest that the agent could know them.
+    They are None if the agent's start was not recorded.
+    """
     timed = timeline.started is not None
     done = [each for each in submissions if each.verdict]
     scored = [(timeline.seconds_at(each.verdict_at), each.score.value, each) for each in done if each.score]
@@ -68,7 +70,7 @@ def measure_run(
 
 
 def compute_best_area(scored: Sequence[tuple[float, float]], baseline: float, seconds: float) -> float:
-    """Mean gain over the budget of the best so far, which is the untouched model at first."""
+    """Return the mean gain over the time budget of the best model so far, at first the untouched model."""
     area, best, at = 0.0, baseline, 0.0
     for time, value in sorted(scored):
         time = min(max(time, at), seconds)
@@ -81,34 +83,36 @@ def _round_seconds(value: float) -> float:
     return round(max(0.0, value), 3)
 
 
-def _share_true(found: Sequence[bool]) -> float | None:
-    return sum(found) / len(found) if found else None
+def _share_true(flags: Sequence[bool]) -> float | None:
+    return sum(flags) / len(flags) if flags else None
 
 
-def _weighted_mean(weighed: Sequence[tuple[float, float]]) -> float | None:
-    """By the time that each stands for."""
-    whole = sum(seconds for _, seconds in weighed)
-    return round(sum(value * seconds for value, seconds in weighed) / whole, 6) if whole else None
+def _weighted_mean(samples: Sequence[tuple[float, float]]) -> float | None:
+    """Return the mean of values, weighted by seconds."""
+    total = sum(seconds for _, seconds in samples)
+    return round(sum(value * seconds for value, seconds in samples) / total, 6) if total else None
 
+
+# Findings on a whole run.
 
 WORKSPACE = "/workspace/"
 LONGEST_NOTE, MOST_NOTES = 300, 20
 
 
 def analyse_run(record: RecordedRun) -> tuple[Findings, tuple[str, ...]]:
-    """The findings, and notes on what could not be read for them."""
+    """Return the findings, and notes on what could not be read."""
     book, notes = EvidenceBook(), _list_record_warnings(record.events)
     view = record.view
-    cut = split_attempts(view, record.timeline, record.events, notes)
-    attempts = _analyse_attempts(record, cut, book)
+    spans = split_attempts(view, record.timeline, record.events, notes)
+    attempts = _analyse_attempts(record, spans, book)
     best = record.best
     route = next((each.route for each in attempts if best and each.submission == best.id), None)
-    measured = measure_run(view.submissions, view.baseline, record.timeline, view.spec.budget.wall_seconds)
-    compared = _compare_best_submission(record)
+    metrics = measure_run(view.submissions, view.baseline, record.timeline, view.spec.budget.wall_seconds)
+    gained = _compare_best_submission(record)
     submitted = [each.route for each in attempts if each.submission is not None and each.route]
     lineage = best.lineage if best else "unknown"
-    kept = mode_compliance.check_compliance(view.spec.mode, route, lineage, book, submitted=submitted)
-    denied = (
+    compliance = mode_compliance.check_compliance(view.spec.mode, route, lineage, book, submitted=submitted)
+    contradictions = (
         claim_check.find_contradictions(record.claims, attempts, view.submissions, book)
         if record.claims
         else ()
@@ -117,46 +121,48 @@ def analyse_run(record: RecordedRun) -> tuple[Findings, tuple[str, ...]]:
     return (
         Findings(
             attempts=attempts,
-            metrics=measured,
+            metrics=metrics,
             time=time,
-            gain=compared,
-            compliance=kept,
-            contradictions=denied,
+            gain=gained,
+            compliance=compliance,
+            contradictions=contradictions,
             evidence=book.pieces,
-            summary=summary.summarise_run(record, attempts, measured, time, compared, kept, denied),
+            summary=summary.summarise_run(
+                record, attempts, metrics, time, gained, compliance, contradictions
+            ),
         ),
         tuple(notes),
     )
 
 
 def _list_record_warnings(events: Sequence[TimelineEvent]) -> list[str]:
-    """What the record says of itself: that something went wrong with it, or that there was more."""
-    said = [
-        f"while it ran: {event.data.get('text')}"
+    """Return warnings and faults that the recorder noted while the run was going."""
+    warnings = [
+        f"during the run: {event.data.get('text')}"
         if event.kind == "warning"
-        else f"while it ran: a fault in {event.data.get('where')}"
+        else f"during the run: an internal error in {event.data.get('where')}"
         for event in events
         if event.kind in ("warning", "fault")
     ]
-    return [sanitize_line(each, LONGEST_NOTE) for each in dict.fromkeys(said)][:MOST_NOTES]
+    return [sanitize_line(each, LONGEST_NOTE) for each in dict.fromkeys(warnings)][:MOST_NOTES]
 
 
 def _analyse_attempts(
-    record: RecordedRun, cut: Sequence[AttemptSpan], book: EvidenceBook
+    record: RecordedRun, spans: Sequence[AttemptSpan], book: EvidenceBook
 ) -> tuple[AttemptFindings, ...]:
-    """In their order: what an attempt goes on from, an earlier one left."""
-    found: list[AttemptFindings] = []
+    """Analyse attempts in order, since an attempt may continue from weights of an earlier one."""
+    attempts: list[AttemptFindings] = []
     earlier: dict[int, RouteVerdict] = {}
     known: dict[str, RouteVerdict] = {}
     best = record.view.baseline.value if record.view.baseline else None
-    for span in cut:
+    for span in spans:
         route = (
             attempt_training.attribute_route(span, earlier, book, known=known)
             if _has_training(span)
             else None
         )
         curves = logs.extract_curves(span.printed)
-        seen = _gather_context(record, span, best, curves)
+        context = _gather_context(record, span, best, curves)
         attempt = _build_attempt(record, span, best, route).model_copy(
             update={
                 "settings": (
@@ -164,10 +170,10 @@ def _analyse_attempts(
                     *logs.extract_settings(span.printed, book),
                 ),
                 "curves": curves,
-                "failures": failures.diagnose_attempt(span, seen, book),
+                "failures": failures.diagnose_attempt(span, context, book),
             }
         )
-        found.append(attempt)
+        attempts.append(attempt)
         if route:
             known |= {each.path: route for each in span.weights}
             if span.submission:
@@ -175,7 +181,7 @@ def _analyse_attempts(
                 known[span.submission.path.removeprefix(WORKSPACE)] = route
         if attempt.outcome == "improved":
             best = attempt.score
-    return tuple(found)
+    return tuple(attempts)
 
 
 def _build_attempt(
@@ -240,7 +246,7 @@ def _classify_outcome(
 
 
 def _has_training(span: AttemptSpan) -> bool:
-    """Whether there is a training to attribute: something was submitted, or computed."""
+    """Whether the attempt may have a training: something was submitted, saved or run."""
     return span.submission is not None or bool(span.weights) or bool(span.processes)
 
 

@@ -1,4 +1,4 @@
-"""A transcript as ATIF, the trajectory format that Harbor and others read (version 1.7)."""
+"""Export a transcript as ATIF 1.7, the trajectory format of Harbor and other tools."""
 
 from datetime import UTC, datetime
 from typing import Literal
@@ -69,7 +69,7 @@ class AtifTrajectory(Record):
 
     @property
     def json_text(self) -> str:
-        """What is not known is not written."""
+        """The JSON text, without unknown fields."""
         return self.model_dump_json(indent=2, exclude_none=True)
 
 
@@ -93,7 +93,7 @@ def build_trajectory(transcript: self_reports.Transcript, run_id: str) -> AtifTr
 
 
 def _convert_step(number: int, step: self_reports.TranscriptStep) -> AtifStep:
-    agent = step.source == "agent"  # only its steps may have the rest
+    agent = step.source == "agent"  # only steps of the agent may have the fields below
     return AtifStep(
         step_id=number,
         timestamp=datetime.fromtimestamp(step.at, UTC).isoformat() if step.at is not None else None,
@@ -107,7 +107,7 @@ def _convert_step(number: int, step: self_reports.TranscriptStep) -> AtifStep:
 
 
 def _convert_call(call: self_reports.AgentToolCall) -> AtifToolCall:
-    """Arguments are an object there, whatever the agent wrote."""
+    """Convert a tool call. ATIF requires an object as arguments, whatever the agent wrote."""
     given = call.arguments
     arguments = given if isinstance(given, dict) else {} if given is None else {"value": given}
     return AtifToolCall(tool_call_id=call.id, function_name=call.name, arguments=arguments)

@@ -1,10 +1,11 @@
-"""Cuts a run into attempts at its submissions, each with all that was recorded of it and all that the
-agent's programs printed: agent.log, and logs in the workspace.
+"""Split a run into attempts at its submissions, each with everything recorded and printed in it.
 
-An agent that an LLM drives prints JSON, with the output of its commands inside: of such a line the texts are
-kept. Of much output the beginning and the end are kept.
+Printed output comes from agent.log and from log files in the workspace. An agent that an LLM drives prints
+JSON that contains the output of its commands; only the texts of such a line are used. Of long output, only
+the beginning and the end are read.
 """
 
+import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,22 +22,24 @@ from agent2rl.record.reader import RunView
 from agent2rl.record.revisions import RevisionReader
 from agent2rl.record.untrusted_files import JsonNode, read_untrusted_slice
 
-# What an agent's programs printed, cut at its submissions: agent.log, and logs in the workspace.
+logger = logging.getLogger(__name__)
+
+# Printed output, split at submissions: agent.log, and log files in the workspace.
 
 PART_BYTES, LOG_BYTES, FILES_BYTES = 2 << 20, 6 << 20, 4 << 20
-"""That are read: of each part, of agent.log, and of all log files together."""
+"""How much is read: of each part, of agent.log, and of all log files together."""
 HEAD = 4
-"""The beginning is this part of what is read, the end is the rest."""
+"""One in `HEAD` bytes that are read is from the beginning, the others are from the end."""
 MOST_FILES = 200
 WORKSPACE = "workspace"
 OURS = ("agent.log", "transcript")
-"""A file of the agent's that is called so is named with its folder: it is not the record's."""
+"""Names of our own records. A file of the agent with such a name is cited with its folder."""
 SHORTEST = 40
-"""A text of one line and less than this is a name or a number, not output."""
+"""A shorter text of one line is a name or a number, not output."""
 
 
 def read_agent_log(log: Path, cuts: Sequence[int]) -> list[tuple[PrintedText, ...]]:
-    """agent.log between these sizes of it, and after the last: one part more than there are cuts."""
+    """Read agent.log, split at these byte offsets: one part more than there are offsets."""
     try:
         file = log.open("rb")
         size = os.fstat(file.fileno()).st_size
@@ -56,7 +59,7 @@ def read_agent_log(log: Path, cuts: Sequence[int]) -> list[tuple[PrintedText, ..
 def read_log_files(
     workspace: Path, timeline: AgentTimeline, ends: Sequence[float]
 ) -> list[tuple[PrintedText, ...]]:
-    """Log files, each part in the attempt in which it was written. Nothing in the workspace is followed."""
+    """Read log files, each part in the attempt that wrote it. Links in the workspace are not followed."""
     found: list[list[PrintedText]] = [[] for _ in ends]
     grown = list(_list_growth(timeline))
     most = _choose_read_limit([seen.bytes - begin for _, seen, begin in grown], FILES_BYTES)
@@ -70,18 +73,18 @@ def read_log_files(
 
 
 def _list_growth(timeline: AgentTimeline) -> Iterator[tuple[float, FileSeen, int]]:
-    """What was written of each log file, and from which byte on."""
-    told: dict[str, int] = {}
+    """Yield what was appended to each log file, and from which byte on."""
+    sizes: dict[str, int] = {}
     for at, seen in timeline.logs[: 10 * MOST_FILES]:
-        if len(told) >= MOST_FILES and seen.path not in told:
+        if len(sizes) >= MOST_FILES and seen.path not in sizes:
             continue
-        begin = told.get(seen.path, 0)
-        told[seen.path] = seen.bytes
-        yield at, seen, begin if begin <= seen.bytes else 0  # else it was written anew
+        begin = sizes.get(seen.path, 0)
+        sizes[seen.path] = seen.bytes
+        yield at, seen, begin if begin <= seen.bytes else 0  # a smaller file was rewritten
 
 
 def _choose_read_limit(sizes: Sequence[int], total: int) -> int:
-    """How much of each may be read so that all together are no more than so much; small ones are whole."""
+    """Return how much of each part to read so that all together stay within `total`."""
     left = total
     for place, size in enumerate(sorted(sizes)):
         others = len(sizes) - place
@@ -92,7 +95,7 @@ def _choose_read_limit(sizes: Sequence[int], total: int) -> int:
 
 
 def _read_parts(file: int, begin: int, end: int, line: int, most: int) -> Iterator[PrintedText]:
-    """The whole of it, or its beginning and its end."""
+    """Read a part in full, or its beginning and its end."""
     if end - begin <= most:
         pieces = [(begin, end, line)]
     else:
@@ -107,7 +110,7 @@ def _read_parts(file: int, begin: int, end: int, line: int, most: int) -> Iterat
 
 
 def _split_output(content: bytes, first: int) -> Iterator[PrintedText]:
-    """Plain lines together; each line of JSON by itself, as the texts in it."""
+    """Group plain lines; yield the texts of each JSON line separately."""
     plain: list[str] = []
     begun = first
     for number, line in enumerate(content.split(b"\n"), start=first):
@@ -125,7 +128,7 @@ def _split_output(content: bytes, first: int) -> Iterator[PrintedText]:
 
 
 def _extract_texts(node: JsonNode, depth: int) -> Iterator[str]:
-    """Those that are output, not names. A line of numbers alone, such as a training's own, has none."""
+    """Yield texts that are output, not names. A JSON line of numbers, such as a metric, has none."""
     if node.text:
         if "\n" in node.text or len(node.text) >= SHORTEST:
             yield node.text
@@ -147,17 +150,19 @@ def _count_lines(file: int, begin: int, end: int) -> int:
     return count
 
 
+# Attempts.
+
 WORTH_SECONDS = 5.0
-"""What comes after the last submission is an attempt where it computed so long, changed code, or broke."""
+"""The time after the last submission is an attempt if it trained this long, changed code, or failed."""
 MODELS = "output/"
-"""What changes there is what was trained, not how."""
+"""Files here are trained models, not code."""
 BROKE = "Traceback (most recent call last)"
 Texts = Mapping[str, str]
 
 
 @dataclass(frozen=True)
 class RevisionPin:
-    """A revision of the code, and how much agent.log held when it was taken."""
+    """A revision of the code, and the size of agent.log when it was taken."""
 
     number: int
     commit: str
@@ -166,7 +171,7 @@ class RevisionPin:
 
 @dataclass(frozen=True)
 class AttemptEnd:
-    """Where an attempt ends: at a submission, or with the agent's time."""
+    """The end of an attempt: a submission, or the end of the agent's time."""
 
     at: float
     submission: Submission | None
@@ -176,7 +181,7 @@ class AttemptEnd:
 def split_attempts(
     view: RunView, timeline: AgentTimeline, events: Sequence[TimelineEvent], notes: list[str]
 ) -> tuple[AttemptSpan, ...]:
-    """One for each submission, and one for what came after the last where that was an attempt."""
+    """Return an attempt for each submission, and one for the time after the last if it qualifies."""
     if timeline.started is None:
         return ()
     ends = _list_ends(view, timeline, events)
@@ -205,8 +210,8 @@ def split_attempts(
             )
         )
         began, before = end.at, code or before
-    kept = found if _is_attempt(found, timeline) else found[:-1]
-    return (*kept[:-1], replace(kept[-1], last=True))
+    spans = found if _is_attempt(found, timeline) else found[:-1]
+    return (*spans[:-1], replace(spans[-1], last=True))
 
 
 def _list_ends(view: RunView, timeline: AgentTimeline, events: Sequence[TimelineEvent]) -> list[AttemptEnd]:
@@ -219,7 +224,7 @@ def _list_ends(view: RunView, timeline: AgentTimeline, events: Sequence[Timeline
 
 
 def _pin_revisions(events: Sequence[TimelineEvent]) -> tuple[dict[int, RevisionPin], RevisionPin | None]:
-    """Of each submission, and the newest of all."""
+    """Return the revision of each submission, and the newest revision."""
     pins: dict[int, RevisionPin] = {}
     last: RevisionPin | None = None
     for event in events:
@@ -234,12 +239,12 @@ def _pin_revisions(events: Sequence[TimelineEvent]) -> tuple[dict[int, RevisionP
 
 
 def _read_texts(view: RunView, ends: Sequence[AttemptEnd], notes: list[str]) -> dict[str, Texts]:
-    """The code at each end, by its commit."""
+    """Return the code at the end of each attempt, by commit."""
     return _read_revisions(view, [end.pin.commit for end in ends if end.pin], notes)
 
 
 def _read_initial_code(events: Sequence[TimelineEvent], view: RunView, notes: list[str]) -> Texts:
-    """The code as the agent found it."""
+    """Return the code that the agent started with."""
     first = next((event.data.get("commit") for event in events if event.kind == "revision"), None)
     return _read_revisions(view, [first], notes).get(first, {}) if isinstance(first, str) else {}
 
@@ -254,6 +259,7 @@ def _read_revisions(view: RunView, commits: Sequence[str], notes: list[str]) -> 
         finally:
             code.close()
     except Exception as error:  # a damaged repository fails in many ways
+        logger.debug("Cannot read the revisions of %s", view.paths.run_id, exc_info=True)
         notes.append(f"revisions cannot be read ({type(error).__name__})")
         return {}
 

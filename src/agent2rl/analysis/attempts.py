@@ -1,4 +1,4 @@
-"""A run cut into attempts, each with all that was recorded of it: what the rest of the analysis reads."""
+"""Attempts of a run, each with everything recorded about it. The rest of the analysis reads these."""
 
 from dataclasses import dataclass
 
@@ -8,21 +8,21 @@ from agent2rl.core.records import Rollouts
 
 @dataclass(frozen=True)
 class AgentSourceFile:
-    """A file of the agent's code at some revision."""
+    """A file of the agent's code at a revision."""
 
     revision: int
     path: str
-    """Below the workspace; what the harness laid there for the agent is below `agent/`."""
+    """Relative to the workspace. Files that the harness put there for the agent are below `agent/`."""
     text: str
 
     def cite_line(self, line: int) -> str:
-        """How evidence names a place in it."""
+        """Return how evidence refers to a line of this file."""
         return f"revision {self.revision}, {self.path}:{line}"
 
 
 @dataclass(frozen=True)
 class PrintedText:
-    """Something that a program printed: a part of agent.log, a log file, what a tool call gave back."""
+    """Output of a program: a part of agent.log, a log file, or the result of a tool call."""
 
     name: str
     """`agent.log`, `code/train.log`, `transcript step 12`."""
@@ -31,7 +31,7 @@ class PrintedText:
     at: float | None = None
 
     def cite_line(self, number: int) -> str:
-        """How evidence names its n-th line, from 0."""
+        """Return how evidence refers to a line of this text, counted from 0."""
         return f"{self.name}:{self.first_line + number}"
 
 
@@ -43,18 +43,17 @@ class RecordedProcess:
     command: str
     began: float
     ended: float | None
-    """None: it still runs, or nobody saw its end."""
+    """None: it is still running, or its end was not recorded."""
     cpu_seconds: float
     peak_bytes: int
 
     def ran_between(self, began: float, ended: float) -> bool:
-        """At some time between these."""
         return self.began < ended and (self.ended is None or self.ended > began)
 
 
 @dataclass(frozen=True)
 class SavedWeights:
-    """Weights that appeared below the workspace."""
+    """Weights that appeared in the workspace."""
 
     path: str
     at: float
@@ -63,22 +62,22 @@ class SavedWeights:
 
 @dataclass(frozen=True)
 class AttemptSpan:
-    """One attempt: from the submission before, or the start, to its own, or the end."""
+    """An attempt: from the start or the previous submission to its own submission or the end."""
 
     number: int
     began: float
     ended: float
     submission: Submission | None
     sources: tuple[AgentSourceFile, ...]
-    """The code as it was at the end."""
+    """The code at the end of the attempt."""
     changed: tuple[str, ...]
-    """Paths that differ from the attempt before."""
+    """Paths that differ from the previous attempt."""
     processes: tuple[RecordedProcess, ...]
-    """Alive at some time in it."""
+    """Processes that were alive at some time in the attempt."""
     weights: tuple[SavedWeights, ...]
-    """That appeared in it."""
+    """Weights that appeared in the attempt."""
     rollouts: Rollouts
-    """Played in it."""
+    """Rollouts played in the attempt."""
     printed: tuple[PrintedText, ...]
     last: bool = False
-    """The agent ended, or the record stops here."""
+    """True: the agent ended, or the record stops here."""

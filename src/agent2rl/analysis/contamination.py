@@ -1,16 +1,16 @@
-"""Does a text hold evaluation examples? Shared runs of words, counted against a threshold that was measured.
+"""Search texts for evaluation examples by shared word n-grams, with a measured threshold.
 
 A word is a run of letters and digits, in lower case and normalised (NFKC), so that case, punctuation, white
 space and the escapes of JSON and Python strings do not matter. Every part of an example (prompt, target, each
-string of its meta) is looked for by its word n-grams. No evidence is an n-gram that stands in what the agent
-was given, or in more than a few examples: that is the task's own phrasing.
+string of its meta) is searched for by its word n-grams. An n-gram is no evidence if it is in the material
+that the agent was given, or in more than a few examples: that is the task's own phrasing.
 
-A passage is a stretch of text whose matches lie close together. It holds a part where at least a share of
-the part's n-grams are in it, or a long run of them, and the matched words are different enough: chains like
+A passage is a stretch of text with matches close together. It contains a part if it has at least a given
+share of the part's n-grams, or a long run of them, and enough distinct matched words: chains like
 "74 2 74 2 37 37 37" agree by chance.
 
-Not seen: paraphrase, translation, encryption, anything between whose words something is put, languages that
-do not part words. N-grams are compared by 64-bit hashes; one pair in 2**64 is taken for the same.
+Not detected: paraphrase, translation, encryption, text with other text between its words, languages that do
+not separate words. N-grams are compared by 64-bit hashes; one pair in 2**64 collides.
 """
 
 import re
@@ -29,9 +29,9 @@ Numbers = NDArray[np.int64]
 Keys = NDArray[np.uint64]
 
 OVERLAP_CHARACTERS = 20_000
-"""What a piece of a long text repeats of the one before; a longer passage is seen in halves."""
+"""Overlap between pieces of a long text. A longer passage may be split in two."""
 PLANES = 0x30000
-"""All letters have smaller code points."""
+"""All letters have smaller code points than this."""
 SIEVE_BITS = 20
 BATCH_TEXTS = 1000
 SHOWN_WORDS = 80
@@ -42,29 +42,29 @@ UNICODE_ESCAPE = re.compile(r"\\u([0-9a-fA-F]{4})")
 
 @dataclass(frozen=True)
 class ContaminationRule:
-    """docs/design/contamination.md says what these were measured to miss and to flag wrongly."""
+    """Thresholds. docs/design/contamination.md has their measured error rates."""
 
     n: int = 8
-    """Words of an n-gram."""
+    """Words in an n-gram."""
     share: float = 0.3
-    """Of a part's n-grams, in one passage."""
+    """Least share of a part's n-grams in one passage."""
     run_words: int = 30
-    """Or so many words in a row, where the part is long."""
+    """Alternatively, this many matched words in a row, for long parts."""
     different_words: int = 10
-    """Among those matched; a part that has fewer is matched as a whole."""
+    """Least number of distinct matched words. A part with fewer must match in full."""
     least_words: int = 8
-    """A part with fewer different words cannot be checked."""
+    """A part with fewer distinct words cannot be checked."""
     most_examples: int = 3
-    """An n-gram in more of them belongs to none."""
+    """An n-gram in more examples than this is ignored."""
     gap_words: int = 30
-    """Matches further apart are two passages."""
+    """Matches further apart than this are two passages."""
 
 
 RULE = ContaminationRule()
 
 
 class ExamplePart(NamedTuple):
-    """A text of an example."""
+    """One text of an example."""
 
     split: str
     example: str
@@ -73,20 +73,20 @@ class ExamplePart(NamedTuple):
 
 
 class PassageMatch(NamedTuple):
-    """A passage that holds a part."""
+    """A passage that contains a part."""
 
     part: ExamplePart
     words: int
     share: float
     run_words: int
     text: str
-    """The passage's words, as many as are shown."""
+    """The first words of the passage."""
 
 
 def split_example(
     split: str, example: str, prompt: str, target: str, meta: Mapping[str, JsonValue]
 ) -> Iterator[ExamplePart]:
-    """Each text of an example apart, so that an answer is found without its question."""
+    """Yield each text of an example, so that an answer is found without its question."""
     yield ExamplePart(split, example, "prompt", prompt)
     yield ExamplePart(split, example, "target", target)
     for name, value in meta.items():
@@ -109,12 +109,12 @@ def split_words(text: str) -> list[str]:
 
 @cache
 def _alphanumeric_table() -> NDArray[np.bool_]:
-    """By code point; `str.translate` would ask one character at a time."""
+    """Return which code points are alphanumeric. `str.translate` would look up one character at a time."""
     return np.fromiter((chr(code).isalnum() for code in range(PLANES)), np.bool_, PLANES)
 
 
 class NgramIndex:
-    """What is looked for."""
+    """Index of the n-grams of example parts."""
 
     def __init__(
         self, sought: Iterable[ExamplePart], given: Iterable[str] = (), rule: ContaminationRule = RULE
@@ -144,12 +144,12 @@ class NgramIndex:
 
     @property
     def unchecked(self) -> int:
-        """Examples that are too short, or too much like what was given, for anything to be said of them."""
+        """Number of examples that are too short, or too similar to given material, to be checked."""
         seen = {part[:2] for part, total in zip(self.parts, self._totals, strict=True) if total}
         return self.examples - len(seen)
 
     def search_text(self, text: str) -> list[PassageMatch]:
-        """The parts that a text holds, each in the passage that holds most of it."""
+        """Return the parts that a text contains, each with its best passage."""
         spelled = split_words(text)
         numbers = self._encode_words([spelled])
         places, keys = self._hash_ngrams(numbers)
@@ -168,7 +168,7 @@ class NgramIndex:
         return list(best.values())
 
     def _encode_words(self, spelled: Iterable[Sequence[str]]) -> Numbers:
-        """Texts as numbers of their words, a 0 for each word that is nowhere sought and after each text."""
+        """Encode texts as word numbers, with 0 for unknown words and after each text."""
         found = []
         for each in spelled:
             found.append(np.fromiter(map(self._vocabulary.get, each, repeat(0)), np.int64, len(each)))
@@ -176,7 +176,7 @@ class NgramIndex:
         return np.concatenate(found) if found else np.zeros(0, np.int64)
 
     def _hash_ngrams(self, numbers: Numbers) -> tuple[Numbers, Keys]:
-        """Where n-grams of known words begin, and their hashes."""
+        """Return where n-grams of known words begin, and their hashes."""
         n, count = self.rule.n, len(numbers) - self.rule.n + 1
         if count <= 0:
             return np.zeros(0, np.int64), np.zeros(0, np.uint64)
@@ -190,7 +190,7 @@ class NgramIndex:
         return places, keys[places]
 
     def _find_given(self, given: Iterable[str], sought: Keys) -> Keys:
-        """Those of the sought that stand in given texts, which may be many."""
+        """Return the n-grams that are in given texts, read in batches."""
         found, texts = np.zeros(0, np.uint64), iter(given)
         while batch := list(islice(texts, BATCH_TEXTS)):
             _, keys = self._hash_ngrams(self._encode_words(map(split_words, batch)))
@@ -198,7 +198,7 @@ class NgramIndex:
         return found
 
     def _find_common(self, keys: Keys, owners: Numbers) -> Keys:
-        """N-grams of too many examples."""
+        """Return n-grams that too many examples share."""
         names = {key: number for number, key in enumerate(dict.fromkeys(part[:2] for part in self.parts))}
         examples = np.array([names[part[:2]] for part in self.parts], np.int64)
         order = np.lexsort((examples[owners], keys))
@@ -209,7 +209,7 @@ class NgramIndex:
         return each[many > self.rule.most_examples]
 
     def _count_distinct_words(self, numbers: Numbers, places: Numbers, owners: Numbers) -> Numbers:
-        """The different words in each part's evidence."""
+        """Return the number of distinct words in each part's n-grams."""
         found = np.zeros(len(self.parts), np.int64)
         edges = np.flatnonzero(np.diff(owners)) + 1
         for group in np.split(places, edges) if len(places) else ():
@@ -218,7 +218,7 @@ class NgramIndex:
         return found
 
     def _build_index(self, keys: Keys, owners: Numbers) -> None:
-        """Keys in order, each with the parts that have it."""
+        """Sort the keys, each with the parts that have it."""
         order = np.lexsort((owners, keys))
         keys, owners = keys[order], owners[order]
         first = np.ones(len(keys), np.bool_)
@@ -231,7 +231,7 @@ class NgramIndex:
         self._sieve[self._keys >> np.uint64(64 - SIEVE_BITS)] = True
 
     def _group_passages(self, places: Numbers, which: Numbers) -> Iterator[tuple[int, Numbers, Numbers]]:
-        """Matches by part and then by nearness, where there are enough of them to matter."""
+        """Group matches by part and passage; yield those with enough matches."""
         many = self._starts[which + 1] - self._starts[which]
         ahead = np.repeat(np.cumsum(many) - many, many)
         owners = self._owners[np.repeat(self._starts[which], many) + np.arange(many.sum()) - ahead]
@@ -264,7 +264,7 @@ class NgramIndex:
 
 
 def search_chunks(index: NgramIndex, chunks: Iterable[str]) -> list[PassageMatch]:
-    """The parts that a long text holds, best first. Chunks of a megabyte or so are right."""
+    """Return the parts that a long text contains, best first. Use chunks of about a megabyte."""
     best: dict[ExamplePart, PassageMatch] = {}
     for piece in overlap_chunks(chunks):
         for match in index.search_text(piece):
@@ -274,7 +274,7 @@ def search_chunks(index: NgramIndex, chunks: Iterable[str]) -> list[PassageMatch
 
 
 def overlap_chunks(chunks: Iterable[str]) -> Iterator[str]:
-    """What stands astride two chunks is whole in the second piece."""
+    """Yield pieces that overlap, so that a passage across two chunks is complete in the second."""
     tail = ""
     for chunk in chunks:
         yield (piece := tail + chunk)
@@ -282,11 +282,11 @@ def overlap_chunks(chunks: Iterable[str]) -> Iterator[str]:
 
 
 def _list_covered_words(places: Numbers, n: int) -> Numbers:
-    """The places of all words of the n-grams that begin at `places`, which are in order."""
+    """Return the positions of all words of the n-grams that begin at `places`, which are sorted."""
     return np.unique(places[:, None] + np.arange(n))
 
 
 def _longest_run(places: Numbers) -> int:
-    """Places in a row; they are in order."""
+    """Return the length of the longest run of consecutive positions, which are sorted."""
     edges = np.concatenate(([0], np.flatnonzero(np.diff(places) != 1) + 1, [len(places)]))
     return int(np.diff(edges).max())

@@ -1,7 +1,6 @@
-"""What the analysis of a run comes to: records, each verdict with the evidence that it rests on and cites
-by id.
+"""Records of the findings on a run. Each verdict cites its evidence by id.
 
-Times are seconds since the agent's start. Unknown is None or `unknown`, never a guess.
+Times are seconds since the agent's start. Unknown values are None or `unknown`, never a guess.
 """
 
 from dataclasses import dataclass, field
@@ -16,13 +15,13 @@ from agent2rl.core.records import Mode, RolloutCounts, Rollouts
 EvidenceKind = Literal["code", "event", "log", "result", "submission", "usage", "claim"]
 
 Route = Literal[
-    "none",  # the base model itself, or weights that no training touched
+    "none",  # the base model itself, or weights that no training changed
     "sft",  # imitation of given answers or demonstrations
-    "rejection",  # the model's own answers, those that a check passed, imitated: expert iteration
+    "rejection",  # imitation of the model's own answers that passed a check: expert iteration
     "preference",  # DPO and its family: pairs of a better and a worse answer
-    "policy-gradient",  # GRPO, PPO, REINFORCE on given prompts, rewards by rule or judge
-    "online-rl",  # the same with rollouts in the task's world
-    "other",  # it was trained, by none of these: merging, distillation of logits, random search
+    "policy-gradient",  # GRPO, PPO, REINFORCE on given prompts, with rewards from a rule or a judge
+    "online-rl",  # the same with rollouts in the task's environment
+    "other",  # any other training: merging, distillation of logits, random search
     "unknown",
 ]
 
@@ -39,31 +38,30 @@ FailureKind = Literal[
     "evaluation-failure",
     "provider-failure",
     "gave-up",
-    "no-gain",  # trained, scored, and no better: nothing else is known
+    "no-gain",  # trained and scored, but no better, for no known reason
 ]
 
 
 class Evidence(Record):
-    """Something that can be looked at again."""
+    """A recorded fact that supports a finding."""
 
     id: str
     kind: EvidenceKind
     where: str
     """`revision 3, code/train.py:41`, `agent.log:120`, `submission 2`."""
     text: Annotated[str, Field(max_length=400)]
-    """The line itself, or the fact."""
+    """The quoted line, or the fact."""
     at: float | None = None
 
 
 EvidenceIds = tuple[str, ...]
-"""Ids of evidence."""
 
 
 class RouteVerdict(Record):
-    """How a submission's weights came about."""
+    """Which training produced a submission's weights."""
 
     routes: Annotated[tuple[Route, ...], Field(min_length=1)]
-    """In their order; several where one training went on from another."""
+    """In order; more than one if one training continued from another."""
     confidence: Share
     evidence: EvidenceIds = ()
 
@@ -73,7 +71,7 @@ class RouteVerdict(Record):
 
 
 class Setting(Record):
-    """A hyperparameter, or data that was trained on."""
+    """A hyperparameter, or a data set used for training."""
 
     name: str
     """`learning_rate`, `epochs`, `batch_size`, `beta`, `group_size`, `temperature`, `max_tokens`,
@@ -84,16 +82,18 @@ class Setting(Record):
 
 
 class PrintedCurve(Record):
-    """A series that a training printed, thinned out where it is long."""
+    """A metric that a training printed over its steps. Long series are thinned out."""
 
     name: str
     """`loss`, `reward`, …"""
     where: str
     points: tuple[tuple[float, float | None], ...]
-    """Step and value; None where it was no number any more."""
+    """Step and value; None if the value was not finite."""
 
 
 class Failure(Record):
+    """A reason why an attempt brought no gain."""
+
     kind: FailureKind
     message: str
     """One sentence."""
@@ -102,11 +102,11 @@ class Failure(Record):
 
 
 AttemptOutcome = Literal[
-    "improved",  # better than the untouched model and all before
+    "improved",  # better than the untouched model and all earlier submissions
     "no-gain",
     "worse",  # than the untouched model
     "copied",
-    "foreign",  # scored, and not trained from the base model: it cannot be the best
+    "foreign",  # scored, but not trained from the base model, so it cannot be the best
     "rejected",
     "failed",
     "expired",
@@ -116,7 +116,7 @@ AttemptOutcome = Literal[
 
 
 class AttemptFindings(Record):
-    """From one submission, or the start, to the next, or the end."""
+    """An attempt: from the start or the previous submission to its own submission or the end."""
 
     number: int
     began: float
@@ -130,59 +130,61 @@ class AttemptFindings(Record):
     outcome: AttemptOutcome
     revision: int | None = None
     changed: int = 0
-    """Files that changed since the attempt before."""
+    """Number of files that changed since the previous attempt."""
     route: RouteVerdict | None = None
-    """None where nothing was submitted and nothing was trained."""
+    """None if nothing was submitted and nothing was trained."""
     settings: tuple[Setting, ...] = ()
     curves: tuple[PrintedCurve, ...] = ()
     rollouts: Rollouts = Rollouts()
     """Played in this attempt."""
     training_seconds: float = 0.0
     failures: tuple[Failure, ...] = ()
-    """Why it brought nothing, the likeliest first; of one that improved, what went wrong on the way."""
+    """Why it brought no gain, the likeliest reason first. For an improvement: what went wrong on the way."""
 
 
 class ProcessMetrics(Record):
-    """The published process metrics, by their published names, and ours. A submission is valid when it is
-    scored; where the published code counts a score of 0 as invalid, this does not."""
+    """The published process metrics under their published names, and our own.
+
+    A submission is valid if it has a score. The published code counts a score of 0 as invalid; this does not.
+    """
 
     valid_submission_rate: Share | None
     first_valid_idx: int | None
     first_valid_delay: float | None
     score_trajectory: tuple[float | None, ...]
-    """None where a submission has no score."""
+    """None for a submission without a score."""
     time_to_first_improvement: float | None
     time_to_best: float | None
     monotonic_ratio: Share | None
-    """Of the steps from one score to the next, those that go up."""
+    """Share of consecutive scores that go up."""
     copy_model_count: int
     time_used_ratio: float | None
     last_submit_gap: float | None
     best_area: float | None
-    """Mean gain of the best so far over the whole budget, in points: early gains count longer."""
+    """Mean gain of the best submission so far over the time budget, in points. Early gains count longer."""
     cpu_busy: float | None
-    """Cores busy on average while the agent ran."""
+    """Mean number of busy CPU cores while the agent ran."""
     gpu_busy: Share | None
 
 
 class TimeSplit(Record):
-    """Where the agent's time went, in seconds. Each moment counts once, for the first that fits."""
+    """Where the agent's time went, in seconds. Each moment counts once, for the first activity that fits."""
 
     training: float
-    """A process of the agent computed: cores or a GPU were busy."""
+    """A process of the agent kept CPU cores or a GPU busy."""
     grading: float
-    """It waited for a grade."""
+    """It waited for a submission to be graded."""
     stalled: float
-    """Its driver failed or was silent."""
+    """Its driver LLM failed or did not respond."""
     thinking: float
-    """Its driver was at work."""
+    """Its driver LLM was generating."""
     coding: float
-    """Its code was changing, or a tool call was under way."""
+    """Its code changed, or a tool call was running."""
     idle: float
 
 
 class GainFlip(Record):
-    """An example that the best submission decides otherwise than the untouched model."""
+    """An example on which the best submission scores differently from the untouched model."""
 
     id: str
     group: str
@@ -193,7 +195,7 @@ class GainFlip(Record):
 
 
 class Gain(Record):
-    """Whether the best submission is better than the untouched model, on the same examples."""
+    """Whether the best submission is better than the untouched model on the same examples."""
 
     split: Split | Literal["test"]
     comparison: HeldoutComparison
@@ -202,19 +204,19 @@ class Gain(Record):
     worse: int
     same: int
     p_value: Share
-    """Of a paired test: McNemar's exact test for right and wrong, else a permutation test of the signs."""
+    """From a paired test: McNemar's exact test for binary scores, else a sign permutation test."""
     test: Literal["mcnemar", "sign-permutation"]
     optimism_gap: float | None
     real: bool | None
-    """The interval is above 0 on the split that chose nothing; None where no such split was graded."""
+    """The interval is above 0 on a split not used for selection; None if no such split was graded."""
     groups: dict[str, tuple[float, float]] = Field(default_factory=dict)
-    """Of each kind of example: before and after."""
+    """Score before and after, by kind of example."""
     flips: tuple[GainFlip, ...] = ()
-    """The first of them."""
+    """The largest changes."""
 
 
 class Compliance(Record):
-    """Whether the best weights came about as the run's mode allows."""
+    """Whether the best weights were trained as the run's mode allows."""
 
     mode: Mode
     verdict: Literal["kept", "broken", "unknown", "free"]
@@ -223,7 +225,7 @@ class Compliance(Record):
 
 
 class Contradiction(Record):
-    """Where the agent's own account and the record differ."""
+    """A claim of the agent that differs from the record."""
 
     attempt: int
     """As the agent numbers it."""
@@ -233,7 +235,7 @@ class Contradiction(Record):
 
 
 class CumulativeRollouts(Record):
-    """What was played in the world up to a moment."""
+    """Rollouts in the environment up to a point in time."""
 
     at: float
     claimed: RolloutCounts
@@ -241,31 +243,33 @@ class CumulativeRollouts(Record):
 
 
 class Findings(Record):
+    """Everything that the analysis of a run found."""
+
     attempts: tuple[AttemptFindings, ...]
     metrics: ProcessMetrics
     time: TimeSplit | None
-    """None where the agent never started, or nobody saw what its processes did."""
+    """None if the agent never started, or if its processes were not recorded."""
     gain: Gain | None
     compliance: Compliance
     contradictions: tuple[Contradiction, ...]
     evidence: tuple[Evidence, ...]
     summary: str
-    """What happened, in sentences made from all of this by rule."""
+    """What happened, in sentences generated by rule from all of this."""
 
 
-# What findings rest on. Each piece has an id, and whoever says something of a run cites it.
+# Evidence. Each piece has an id, by which findings cite it.
 
 LONGEST_QUOTE = 400
 
 
 @dataclass
 class EvidenceBook:
-    """Collects evidence; the same piece has the same id, and ids are given in the order of asking."""
+    """Collects evidence. Equal pieces share an id; ids are assigned in the order of first use."""
 
     _pieces: dict[tuple[str, str, str], Evidence] = field(default_factory=dict)
 
     def add_evidence(self, kind: EvidenceKind, where: str, text: str, at: float | None = None) -> str:
-        """The id of a piece of evidence."""
+        """Add a piece of evidence and return its id."""
         key = (kind, where, text)
         if key not in self._pieces:
             name = f"E{len(self._pieces) + 1}"

@@ -1,4 +1,4 @@
-"""Is the gain real? The best submission against the untouched model, example by example."""
+"""Test whether a gain is real: compare the best submission with the untouched model example by example."""
 
 import math
 from collections.abc import Sequence
@@ -23,7 +23,10 @@ def compare_examples(
     recorded: HeldoutComparison | None,
     optimism_gap: float | None,
 ) -> Gain | None:
-    """None where no example has a result on both sides. `recorded` is the comparison that the run made."""
+    """Compare results on the same examples; return None if there are none.
+
+    `recorded` is the comparison that the run itself made.
+    """
     was = {result.id: result for result in before}
     both = [(was[result.id], result) for result in after if result.id in was]
     if not both:
@@ -38,7 +41,9 @@ def compare_examples(
     better = sum(each > DIFFERENT for each in differences)
     worse = sum(each < -DIFFERENT for each in differences)
     p_value = mcnemar(better, worse) if exact else sign_permutation(differences)
-    sure = comparison.ci.low > 0 and p_value <= ALPHA  # of few changes the interval alone says too much
+    sure = (
+        comparison.ci.low > 0 and p_value <= ALPHA
+    )  # with few changed examples, the interval alone is too optimistic
     return Gain.model_validate(
         {
             "split": split,
@@ -58,7 +63,7 @@ def compare_examples(
 
 
 def mcnemar(better: int, worse: int) -> float:
-    """Two-sided exact: how likely so uneven a split of the examples that changed is by chance."""
+    """Return the two-sided exact p-value of McNemar's test for the examples that changed."""
     n, least = better + worse, min(better, worse)
     if n == 0:
         return 1.0
@@ -67,21 +72,23 @@ def mcnemar(better: int, worse: int) -> float:
 
 
 def sign_permutation(differences: Sequence[float]) -> float:
-    """Two-sided: how often a mean so far from 0 comes about where each difference may be its opposite."""
+    """Return the two-sided p-value of a permutation test that flips the signs of differences."""
     seen = np.array([each for each in differences if abs(each) > DIFFERENT])
     if not len(seen):
         return 1.0
     random = np.random.default_rng(0)
     target = abs(math.fsum(seen)) - DIFFERENT
     sums = np.zeros(RESAMPLES)
-    for value in seen:  # one example at a time: little memory, and the same sum on every machine
+    for value in seen:  # one example at a time: needs little memory and sums alike on every machine
         sums += value * random.choice((-1.0, 1.0), RESAMPLES)
     return (1 + int(np.sum(np.abs(sums) >= target))) / (1 + RESAMPLES)
 
 
 def _observed_score(result: ExampleResult) -> float:
-    """What an answer was worth: where the score is what a regression expects, not that, which moves all
-    examples alike."""
+    """Return what an answer was worth.
+
+    If the score is the expectation of a regression, which moves all examples alike, this undoes that.
+    """
     return result.score + result.residual
 
 
@@ -102,7 +109,7 @@ def _average_groups(both: Sequence[tuple[ExampleResult, ExampleResult]]) -> dict
 
 
 def _select_flips(both: Sequence[tuple[ExampleResult, ExampleResult]]) -> tuple[GainFlip, ...]:
-    """The greatest changes first: what was lost, then what was won, in turn."""
+    """Select losses, then wins, the largest changes first."""
     changed = [pair for pair in both if abs(_observed_score(pair[1]) - _observed_score(pair[0])) > DIFFERENT]
     lost = sorted(
         (pair for pair in changed if _observed_score(pair[1]) < _observed_score(pair[0])), key=_flip_sort_key

@@ -1,10 +1,9 @@
-"""Printed text as lines that can be read, and the lines in which a training says how it goes: measures,
-under one name each, and the step that they are of.
+"""Read training metrics from printed output, each with its step and a canonical name.
 
-Whoever printed it may have meant harm. Each character is looked at a fixed number of times.
+The output may be hostile. Each character is examined a bounded number of times.
 
-One rule reads most of them, be they dicts, JSON, `name=value` or prose: a number belongs to the words right
-before it. Tables and CSV are read by their header, and an object over several lines as one.
+One rule covers dicts, JSON, `name=value` and prose: a number belongs to the words right before it. Tables and
+CSV are read by their header, and an object over several lines as one line.
 """
 
 import re
@@ -15,17 +14,17 @@ from typing import NamedTuple
 
 from agent2rl.analysis.attempts import PrintedText
 
-# Printed text as lines that can be read: without escapes and bars, in streams that belong together.
+# Lines of printed text, without escape codes and progress bars, grouped in streams.
 
 LONGEST_LINE = 2000
-"""Of a line that is read."""
+"""Longer lines are cut."""
 ESCAPES = re.compile(r"\x1b\[[0-?]*+[ -/]*+[@-~]?|\x1b\][^\x07\x1b\n]*+\x07?|\x1b[@-_]?|\x00|\ufeff")
 UNQUOTED = {'\\"': '"', "\\t": "\t", "\\'": "'"}
 END = re.compile(r"(?<!\\)\\n")
 OPENED = re.compile(r"""^.*["']:\s?["']""")
-"""What stands before a quoted text: its name, and all before that."""
+"""What precedes a quoted text: its name, and everything before that."""
 TOGETHER = ("agent.log", "transcript")
-"""Parts whose names begin so are one stream: the output of an agent's commands, one after another."""
+"""Parts with these name prefixes form one stream: the output of an agent's commands in order."""
 
 
 class PrintedLine(NamedTuple):
@@ -33,7 +32,7 @@ class PrintedLine(NamedTuple):
     printed: PrintedText
     number: int
     place: int
-    """In its stream."""
+    """Index in its stream."""
 
     @property
     def where(self) -> str:
@@ -41,11 +40,11 @@ class PrintedLine(NamedTuple):
 
 
 def split_streams(printed: Sequence[PrintedText]) -> Mapping[str, Sequence[PrintedLine]]:
-    """The lines of each log, in their order."""
+    """Return the lines of each log, in order."""
     return _split_streams(tuple(printed))
 
 
-@lru_cache(2)  # of one attempt several things are asked
+@lru_cache(2)  # several callers read the same attempt
 def _split_streams(printed: tuple[PrintedText, ...]) -> Mapping[str, Sequence[PrintedLine]]:
     found: dict[str, list[PrintedLine]] = {}
     for each in printed:
@@ -68,7 +67,7 @@ def _clean_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _unfold_line(text: str) -> Iterator[str]:
-    """A progress bar's states, and the lines of a text that was printed quoted, as JSON or by `repr`."""
+    """Yield the states of a progress bar, and the lines of a text that was printed as JSON or by `repr`."""
     for piece in text.split("\r"):
         if "\\n" not in piece:
             yield piece
@@ -83,7 +82,7 @@ def _unfold_line(text: str) -> Iterator[str]:
             yield part
 
 
-# The names under which trainings print how they go, brought to one each.
+# Canonical names of metrics.
 
 PARTS = re.compile(r"[/_.]+")
 ALIASES = {
@@ -152,7 +151,7 @@ ALIASES = {
     "response_length": "length",
 }
 ORDER = tuple(dict.fromkeys(ALIASES.values()))
-"""The best known first."""
+"""Canonical names, the best known first."""
 FIRST = ("loss", "reward", "score", "success_rate", "accuracy", "kl", "entropy", "grad_norm", "learning_rate")
 EVALUATED = {"eval", "evaluation", "val", "valid", "validation", "test", "dev"}
 FILLER_WORDS = {
@@ -172,7 +171,7 @@ FILLER_WORDS = {
     *("objective", "episode", "episodic", "ep", "rollout", "rollouts", "current", "cur", "step", "epoch"),
     *("rank0", "the", "now", "last", "global"),
 }
-"""Words that say nothing of what is measured."""
+"""Words that do not tell what is measured."""
 TELLING = {
     *("loss", "reward", "rewards", "kl", "entropy", "acc", "accuracy", "accuracies", "ppl", "adv"),
     *("advantage", "advantages", "success", "return", "margin", "margins", "score", "logps", "clipfrac"),
@@ -183,12 +182,12 @@ STEPS = {
     *("batch", "episode", "round", "total_timesteps"),
 }
 SHORTER = 3
-"""Words of a name, at most."""
+"""Limit on the words of a name."""
 
 
 @lru_cache(4096)
 def canonical_metric(name: str) -> str | None:
-    """What a name stands for; itself where it only sounds like a measure, None where it does not."""
+    """Return the canonical name of a metric; the name itself if it only sounds like one, None if not."""
     name = name.lower().strip("_/.")
     if name in ALIASES:
         return ALIASES[name]
@@ -202,8 +201,10 @@ def canonical_metric(name: str) -> str | None:
 
 @lru_cache(4096)
 def match_metric(words: tuple[str, ...]) -> str | None:
-    """What the words before a number name: the longest name that they end in. One word must stand alone or
-    be well known, as in `mean reward`, so that prose is not read."""
+    """Return the metric that the words before a number name: the longest name that they end in.
+
+    Names of several words must be well known, as in `mean reward`, so that prose is not read.
+    """
     for count in range(min(SHORTER, len(words)), 0, -1):
         name = "_".join(words[-count:])
         if count == 1 or name.lower() in ALIASES or _strip_filler_words(words[-count:]) in ALIASES:
@@ -216,13 +217,13 @@ def _strip_filler_words(words: tuple[str, ...]) -> str:
 
 
 def rank_metric(name: str) -> int:
-    """Smaller is better known."""
+    """Return a sort key; smaller is better known."""
     plain = name.removeprefix("eval_")
     place = FIRST.index(plain) if plain in FIRST else len(FIRST) + (plain not in ORDER)
     return 2 * place + (plain != name)
 
 
-# Lines in which a training says how it goes: measures, and the step that they are of.
+# Lines with metrics.
 
 NUMBER = re.compile(
     r"(?<![\w.@/])(?P<value>[-+]?(?:\d++(?:\.\d*+)?+|\.\d++)(?:[eE][-+]?\d++)?+|[-+]?(?:nan|inf(?:inity)?+))"
@@ -231,24 +232,24 @@ NUMBER = re.compile(
 )
 WORD = re.compile(r"[A-Za-z_][\w/.@]*+")
 BETWEEN = re.compile(r"[\s:=|,\"'\[\](){}*~≈-]*+(?:tensor\(\[?)?+")
-"""What may stand between a name and its number."""
+"""What may be between a name and its number."""
 BAR = re.compile(r"^\s*+\d{1,3}%\|[^|]*+\|\s*+(\d{1,9})/\d")
 STAGE = re.compile(r"^\W*+([A-Za-z][\w-]{0,20}+): (?:step|iter|epoch)|\"stage\": ?\"([\w-]{1,20})\"")
 RULE = re.compile(r"^[\s|+:=-]++$")
 HINTS = tuple(
     sorted({*TELLING, "norm", "lr", "perplexity"} - {"rewards", "accuracy", "accuracies", "advantage"})
 )
-"""In every line that is looked at."""
+"""Only lines with one of these are searched, for speed."""
 NEEDS_STEP = {"score", "success_rate", "accuracy", "learning_rate", "margin", "length"}
-"""Without a step these are as likely the words of a report."""
+"""Without a step, these are as likely to be part of a report."""
 SUMMARY_WORDS = ("train_runtime", "verdict", "baseline_score")
-"""In a line that sums a training up, and in a grading's answer."""
+"""Words of lines that summarise a training, and of grading responses."""
 BLOCK_LINES = 80
 MOST_READINGS = 200_000
-"""Readings of a log."""
+"""Limit on readings of a log."""
 LONGEST_NAME = 160
 MOST_NUMBERS = 200
-"""Of a line."""
+"""Limit on numbers in a line."""
 GREATEST = 1e30
 
 
@@ -257,7 +258,7 @@ class MetricReading(NamedTuple):
     step: float | None
     epoch: float | None
     values: dict[str, float | None]
-    """None: no number any more."""
+    """None: not finite."""
     stage: str = ""
 
 
@@ -267,15 +268,15 @@ class _NamedNumber(NamedTuple):
     value: float | None
     of: float | None
     tight: bool
-    """A sign binds name and number."""
+    """A sign such as `=` joins name and number."""
 
 
 def read_metrics(printed: Sequence[PrintedText]) -> Mapping[str, Sequence[MetricReading]]:
-    """The readings of each log, in their order."""
+    """Return the readings of each log, in order."""
     return _read_metrics(tuple(printed))
 
 
-@lru_cache(2)  # of one attempt several things are asked
+@lru_cache(2)  # several callers read the same attempt
 def _read_metrics(printed: tuple[PrintedText, ...]) -> Mapping[str, Sequence[MetricReading]]:
     return {
         name: tuple(islice(_scan_readings(lines), MOST_READINGS))
@@ -343,9 +344,9 @@ def _find_numbers(text: str) -> Iterator[_NamedNumber]:
         )
 
 
-@lru_cache(4096)  # a training's lines are all alike
+@lru_cache(4096)  # the lines of a training are alike
 def _name_number(before: str) -> tuple[str | None, str | None, bool]:
-    """What the text before a number names: a measure, or a step; and whether a sign binds them."""
+    """Return the metric or the step that the text before a number names, and whether a sign joins them."""
     words = list(WORD.finditer(before))
     if not words:
         return None, None, False
@@ -366,13 +367,13 @@ def _classify_step(words: Sequence[str]) -> str | None:
 
 
 def _parse_value(text: str) -> float | None:
-    """None: no number any more, or one that nothing can be computed with."""
+    """Return the number; None if it is not finite or too large to compute with."""
     value = float(text)
     return value if abs(value) < GREATEST else None
 
 
 def _join_blocks(lines: Iterable[PrintedLine]) -> Iterator[PrintedLine]:
-    """An object that is printed over several lines, as one line."""
+    """Join an object that is printed over several lines into one line."""
     held: list[PrintedLine] = []
     for line in lines:
         bare = line.text.strip()
@@ -394,7 +395,7 @@ def _join_blocks(lines: Iterable[PrintedLine]) -> Iterator[PrintedLine]:
 
 
 class _LogTable(NamedTuple):
-    """Rows under a header."""
+    """A printed table, by its header."""
 
     separator: str | None
     """None: white space."""
@@ -420,7 +421,7 @@ class _LogTable(NamedTuple):
 
 
 def _parse_header(text: str) -> _LogTable | None:
-    """A line of names, at least one of them a measure, beside a step or another measure."""
+    """Parse a line of names: a metric, beside a step or another metric."""
     if NUMBER.search(text):
         return None
     for separator in ("|", ",", "\t", None):

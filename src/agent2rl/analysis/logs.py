@@ -1,4 +1,4 @@
-"""Training curves and settings, from what programs printed. It is the agent's word: a log can be made up."""
+"""Extract training curves and settings from printed output. It is not trusted: an agent can fake a log."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,9 +9,9 @@ from agent2rl.analysis.attempts import PrintedText
 from agent2rl.analysis.findings import EvidenceBook, PrintedCurve, Setting
 from agent2rl.analysis.log_readings import MetricReading, rank_metric, read_metrics, split_streams
 
-# Settings that a log prints. A line of a training's course is none: its rate of learning is a moment's.
+# Settings. Lines with training metrics are skipped: their learning rate is only that of a step.
 
-# The names that settings have which are read in code.
+# The same names as for settings that are read from code.
 NAMES = {
     "learning_rate": ("learning_rate", "lr", "learning rate", "actor_learning_rate", "peak_lr", "rate"),
     "epochs": ("num_train_epochs", "num_epochs", "epochs", "n_epochs", "max_epochs", "num epochs"),
@@ -45,7 +45,7 @@ NAMES = {
 }
 CANONICAL = {alias: name for name, aliases in NAMES.items() for alias in aliases}
 WORDS = {"optimizer", "schedule", "data", "model"}
-"""Whose values are words; all others are numbers."""
+"""Settings with words as values; all others have numbers."""
 _NAME = "|".join(re.escape(alias) for alias in sorted(CANONICAL, key=len, reverse=True))
 SET = re.compile(
     rf"(?<![\w./-])(?P<flag>--)?(?P<name>{_NAME})(?:\ \([^)]{{1,60}}\))?"
@@ -90,14 +90,14 @@ HINTS = (
     *("temp", "top_p", "max_", "optim", "lora", "decay", "warmup", "clip", "epsilon", "trainable", "seed"),
     *("data", "train_file", "model", "sequences"),
 )
-"""In every line that is looked at."""
+"""Only lines with one of these are searched, for speed."""
 MOST_VALUES = 5
-"""Of one name: of several trainings, in their order."""
+"""Limit on values of one setting, from several trainings in order."""
 MOST_SETTINGS = 100
 
 
 def extract_settings(printed: Sequence[PrintedText], book: EvidenceBook) -> tuple[Setting, ...]:
-    """Hyperparameters and data that programs told, each value once, with the line that told it first."""
+    """Return hyperparameters and data that programs printed, each value once, with its first line."""
     found: dict[tuple[str, float | str], Setting] = {}
     counts: dict[str, int] = {}
     for lines in split_streams(printed).values():
@@ -119,15 +119,17 @@ def extract_settings(printed: Sequence[PrintedText], book: EvidenceBook) -> tupl
 def _parse_value(match: re.Match[str]) -> int | float | str | None:
     name, text = match["name"].lower(), match["value"].strip("'\"").rstrip(".,:")
     loose = not match["sign"].strip("'\" ")  # only a space
-    told = name == "rate" and match.string[: match.start()].endswith(", ")  # as the shipped recipe tells it
-    if loose != told and not (loose and match["flag"]):
+    recipe = name == "rate" and match.string[: match.start()].endswith(
+        ", "
+    )  # as the shipped recipe prints it
+    if loose != recipe and not (loose and match["flag"]):
         return None
     kind = CANONICAL[name]
     return _parse_word(kind, text, match["value"]) if kind in WORDS else _parse_number(text)
 
 
 def _parse_word(kind: str, text: str, written: str) -> str | None:
-    """A name of its own, not one of the language's."""
+    """Return a word value, unless it is a keyword or a type name."""
     if {text.lower(), text.split(".")[0].lower()} & NOTHING:
         return None
     if kind in ("optimizer", "schedule"):
@@ -147,21 +149,23 @@ def _parse_number(text: str) -> int | float | None:
     return int(number) if number.is_integer() and not set("eE.") & set(text) else number
 
 
+# Curves.
+
 MOST_POINTS = 400
 MOST_CURVES = 20
 MOST_SERIES = 200
-"""That are held against each other."""
+"""Limit on series that are compared with each other."""
 MOST_KNOWN = 100
 MOST_GAPS = 50
-"""Points without a number that are kept."""
+"""Limit on points without a finite value in a thinned series."""
 SAME = 2e-3
-"""How far two prints of a number may lie apart, relative to it."""
+"""Relative tolerance between two prints of a number."""
 
 CurvePoint = tuple[float, float | None]
 
 
 def extract_curves(printed: Sequence[PrintedText]) -> tuple[PrintedCurve, ...]:
-    """The series that trainings printed, the best known names first; of each training its own."""
+    """Return the curves that trainings printed, one for each training, best-known names first."""
     found: list[_MetricSeries] = []
     for course in read_metrics(printed).values():
         found += _split_series(course)
@@ -180,16 +184,16 @@ class _MetricSeries:
     stepped: bool
     points: list[CurvePoint] = field(default_factory=list)
     seen: set[tuple[float | None, float | None]] = field(default_factory=set)
-    """To know a line that is printed again."""
+    """To recognise a line that is printed again."""
 
     @cached_property
     def values(self) -> dict[float, float | None]:
-        """By step, once all are there."""
+        """Values by step. Use only when the series is complete."""
         return dict(self.points)
 
     @property
     def sorted(self) -> list[CurvePoint]:
-        """Lines of several processes come a little out of order."""
+        """Points by step. Lines of several processes may be slightly out of order."""
         return sorted(self.points, key=lambda point: point[0])
 
     def add_point(self, step: float | None, mark: float | None, value: float | None) -> None:
@@ -201,7 +205,7 @@ def _split_series(course: Iterable[MetricReading]) -> list[_MetricSeries]:
     done: list[_MetricSeries] = []
     going: dict[str, _MetricSeries] = {}
     known: list[MetricReading] = []
-    """Printed before, so far; a training that begins anew may begin with the same figures."""
+    """Readings that were printed before. A restarted training may begin with the same values."""
     stage, epoch, offset = "", None, 0.0
     for reading in course:
         if _was_printed(reading, offset, going):
@@ -211,7 +215,7 @@ def _split_series(course: Iterable[MetricReading]) -> list[_MetricSeries]:
         within = reading.epoch is not None and epoch is not None and reading.epoch > epoch
         fell = last is not None and reading.step is not None and reading.step + offset < last
         if fell and within:
-            offset = last or 0.0  # steps are counted within epochs
+            offset = last or 0.0  # steps are counted per epoch
         back = reading.step is None and epoch is not None and (reading.epoch or epoch) < epoch
         other = bool(reading.stage and stage) and reading.stage != stage
         anew = back or other or (fell and not within and _is_restart(reading, offset, last or 0.0, going))
@@ -237,7 +241,7 @@ def _add_reading(
 
 
 def _was_printed(reading: MetricReading, offset: float, going: dict[str, _MetricSeries]) -> bool:
-    """Whether all of it was printed before, as where a log is shown twice."""
+    """Whether all values were printed before, for instance if a log is shown twice."""
     place = reading.epoch if reading.step is None else reading.step + offset
     return place is not None and all(
         name in going and (place, value) in going[name].seen for name, value in reading.values.items()
@@ -250,14 +254,14 @@ def _last_step(reading: MetricReading, going: dict[str, _MetricSeries]) -> float
 
 
 def _is_restart(reading: MetricReading, offset: float, last: float, going: dict[str, _MetricSeries]) -> bool:
-    """Whether the step fell so far that another training began, and not one that went on from before."""
+    """Whether the step fell so far that a new training began, instead of a resumed one."""
     step = (reading.step or 0.0) + offset
     first = min(going[name].points[0][0] for name in reading.values if name in going)
     return step <= first or step < last / 2
 
 
 def _drop_duplicates(found: Sequence[_MetricSeries]) -> list[_MetricSeries]:
-    """Without those that another one holds: a log is often printed and written to a file too."""
+    """Drop series that another one contains: a log is often both printed and written to a file."""
     kept: list[_MetricSeries] = []
     for each in sorted(found, key=lambda one: -len(one.points)):
         if not any(other.name == each.name and _contains_series(other, each) for other in kept):
@@ -267,7 +271,7 @@ def _drop_duplicates(found: Sequence[_MetricSeries]) -> list[_MetricSeries]:
 
 
 def _contains_series(longer: _MetricSeries, shorter: _MetricSeries) -> bool:
-    """Most points of one are the other's; a few of them are asked first."""
+    """Whether most points of one are in the other. Checks a few of them first, for speed."""
     values, points = longer.values, shorter.points
     some = [points[place] for place in _spread_evenly(range(len(points)), 9)]
     return len(points) > 1 and all(
@@ -285,7 +289,7 @@ def _values_match(one: float | None, other: float | None) -> bool:
 
 
 def thin_points(points: Sequence[CurvePoint]) -> tuple[CurvePoint, ...]:
-    """At most 400 of them, with the first, the last, the extremes, and where there was no number."""
+    """Return at most 400 points, with the first, the last, the extremes, and some that are not finite."""
     if len(points) <= MOST_POINTS:
         return tuple(points)
     numbers = [place for place, (_, value) in enumerate(points) if value is not None]
@@ -301,7 +305,7 @@ def thin_points(points: Sequence[CurvePoint]) -> tuple[CurvePoint, ...]:
 
 
 def _spread_evenly(places: Sequence[int], count: int) -> Iterator[int]:
-    """So many of them, evenly, with the first and the last."""
+    """Yield `count` of them, evenly spread, with the first and the last."""
     if len(places) <= count:
         yield from places
     else:

@@ -1,12 +1,12 @@
-"""Whether the best weights came about as the run's mode allows.
+"""Check whether the best weights were trained as the run's mode allows.
 
-The modes in the words that the agent was told (instructions.md):
+The modes, as the agent's instructions (instructions.md) describe them:
 
-    sft-only   no training signal may come from rewards: samples that a check kept and pairs of a better and a
-               worse answer are such signals, too
-    rl-only    no supervised training on answers: given ones, that is. The model's own, kept by a check, are
-               reinforcement. A supervised stage before RL breaks it
-    multi      more than one paradigm, and the results of each submitted
+    sft-only   no training signal may come from rewards. Samples that were selected by a check and pairs of a
+               better and a worse answer are such signals, too
+    rl-only    no supervised training on given answers. Training on the model's own answers that passed a
+               check is reinforcement. A supervised stage before RL breaks the mode
+    multi      more than one paradigm, with a submission from each
     free       anything
 """
 
@@ -17,7 +17,7 @@ from agent2rl.core.grading_records import Lineage
 from agent2rl.core.records import Mode
 
 SURE = 0.5
-"""Below this, a verdict on the route carries none on the mode."""
+"""Below this confidence in the route, nothing is said about the mode."""
 REWARDED: tuple[Route, ...] = ("rejection", "preference", "policy-gradient", "online-rl")
 FORBIDDEN: dict[Mode, tuple[Route, ...]] = {"sft-only": REWARDED, "rl-only": ("sft",)}
 PARADIGMS: dict[Route, str] = {
@@ -37,25 +37,28 @@ def check_compliance(
     *,
     submitted: Sequence[RouteVerdict] = (),
 ) -> Compliance:
-    """`lineage` is the best submission's. `submitted` are the verdicts on all submissions, which `multi` is
-    about; without them nothing is said of it."""
+    """Return whether the best submission complies with the mode.
+
+    `lineage` is that of the best submission. `submitted` has the verdicts on all submissions; mode `multi`
+    cannot be checked without them.
+    """
     if mode == "multi" and submitted:
         return _judge_multi(submitted)
     if mode not in FORBIDDEN:
         message = (
-            "The mode allows any training." if mode == "free" else "Which paradigms were tried is not known."
+            "The mode allows any training."
+            if mode == "free"
+            else "It is not known which paradigms were tried."
         )
         return Compliance(mode=mode, verdict="free", message=message)
     if best is None:
-        return Compliance(
-            mode=mode, verdict="unknown", message="No submission has a score, so none is the best."
-        )
+        return Compliance(mode=mode, verdict="unknown", message="No submission has a score.")
     if lineage == "copied" or best.routes == ("none",):
         said = best.evidence or (
-            book.add_evidence("submission", "the best submission", "no training touched it"),
+            book.add_evidence("submission", "the best submission", "it was not trained"),
         )
         return Compliance(
-            mode=mode, verdict="kept", message="The best weights are the base model's own.", evidence=said
+            mode=mode, verdict="kept", message="The best weights are those of the base model.", evidence=said
         )
     return _judge_route(mode, best)
 
@@ -64,14 +67,16 @@ def _judge_route(mode: Mode, best: RouteVerdict) -> Compliance:
     broken = [route for route in best.routes if route in FORBIDDEN[mode]]
     unclear = [route for route in best.routes if route in ("unknown", "other")]
     if best.confidence < SURE or (unclear and not broken):
-        sure = _format_percent(best)
-        message = f"How the best weights came about is not known well enough: {best.name}, {sure} sure."
+        confidence = f"{best.confidence:.0%}"
+        message = (
+            f"The route of the best weights is too uncertain: {best.name}, with a confidence of {confidence}."
+        )
         return Compliance(mode=mode, verdict="unknown", message=message, evidence=best.evidence)
     if broken:
         alone = " alone" if len(best.routes) == 1 else ""
-        message = f"The best weights came by {best.name}{alone}, and {mode} forbids {broken[0]}."
+        message = f"The best weights were trained by {best.name}{alone}, but {mode} forbids {broken[0]}."
         return Compliance(mode=mode, verdict="broken", message=message, evidence=best.evidence)
-    message = f"The best weights came by {best.name}, as {mode} allows."
+    message = f"The best weights were trained by {best.name}, which {mode} allows."
     return Compliance(mode=mode, verdict="kept", message=message, evidence=best.evidence)
 
 
@@ -86,11 +91,7 @@ def _judge_multi(submitted: Sequence[RouteVerdict]) -> Compliance:
     if len(tried) > 1:
         return Compliance(mode="multi", verdict="kept", message=f"Submitted: {names}.", evidence=cited)
     if unclear:
-        message = f"Submitted: {names}, and some whose route is not known."
+        message = f"Submitted: {names}, and some by an unknown route."
         return Compliance(mode="multi", verdict="unknown", message=message, evidence=cited)
-    message = f"Only one paradigm was submitted, and multi asks for several: {names}."
+    message = f"Only one paradigm was submitted, but multi requires several: {names}."
     return Compliance(mode="multi", verdict="broken", message=message, evidence=cited)
-
-
-def _format_percent(verdict: RouteVerdict) -> str:
-    return f"{verdict.confidence:.0%}"

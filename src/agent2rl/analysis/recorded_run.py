@@ -1,4 +1,4 @@
-"""All that was recorded of a run, read once. What cannot be read is noted, and the rest is read."""
+"""Read everything recorded about a run, once. Files that cannot be read are noted and skipped."""
 
 import math
 from collections.abc import Iterable
@@ -31,16 +31,16 @@ class RecordedRun:
     claims: AttemptClaims | None
     results: Results
     notes: tuple[str, ...]
-    """What could not be read, beyond what the view says of itself."""
+    """What could not be read, in addition to the notes of the view."""
 
     @cached_property
     def exchanges(self) -> tuple[tuple[float, LlmExchange], ...]:
-        """With the driver LLM, each with its time in the agent's."""
+        """Exchanges with the driver LLM, each with its time since the agent's start."""
         return tuple((self.timeline.seconds_at(each.at), each) for each in self.usage)
 
     @property
     def best(self) -> Submission | None:
-        """The one that counts, or would if the run ended now."""
+        """The submission that counts, or would count if the run ended now."""
         if self.view.result:
             return self.view.result.best
         trained = [each for each in self.view.submissions if each.lineage not in ("copied", "foreign")]
@@ -51,8 +51,11 @@ class RecordedRun:
         )
 
     def read_reference_results(self, split: Split) -> list[ExampleResult]:
-        """The answers that the best submission's gain is counted from: the untouched model's, or those of its
-        weights under the submission's other files, where these score higher."""
+        """Return the results that the best submission is compared with.
+
+        These are the untouched model's, or those of its weights with the submission's other files if they
+        score higher.
+        """
         untouched = self.results.get(split, {}).get(0, [])
         if self.best is None or self.best.ablation is None:
             return untouched
@@ -79,27 +82,27 @@ def read_recorded_run(paths: RunPaths) -> RecordedRun:
 
 
 def _add_ledger_events(events: list[TimelineEvent], view: RunView) -> list[TimelineEvent]:
-    """Where the timeline lacks the agent's start, the ledger still has it and all that was decided."""
-    decided = [TimelineEvent(time=each.time, kind=each.kind, data=each.data) for each in view.chain.entries]
-    if any(event.kind == "started" for event in events) or not decided:
+    """Add the events of the ledger if the timeline lacks the agent's start."""
+    ledger = [TimelineEvent(time=each.time, kind=each.kind, data=each.data) for each in view.chain.entries]
+    if any(event.kind == "started" for event in events) or not ledger:
         return events
-    kinds = {event.kind for event in decided}
+    kinds = {event.kind for event in ledger}
     others = [event for event in events if event.kind not in kinds]
-    return sorted([*others, *decided], key=lambda event: event.time)
+    return sorted([*others, *ledger], key=lambda event: event.time)
 
 
 def _read_results(view: RunView, notes: list[str]) -> Results:
-    found: Results = {}
+    results: Results = {}
     for split in get_args(Split):
         for number, where in _list_result_paths(view):
             path = where.results_file(split)
             try:
-                found.setdefault(split, {})[number] = read_results(path)
+                results.setdefault(split, {})[number] = read_results(path)
             except FileNotFoundError:
                 continue
             except (OSError, ValidationError) as error:
                 notes.append(f"{view.paths.relative_name(path)} cannot be read ({type(error).__name__})")
-    return found
+    return results
 
 
 def _list_result_paths(view: RunView) -> Iterable[tuple[int, SubmissionPaths]]:

@@ -1,4 +1,4 @@
-"""Scores with intervals. Pure functions; resampling is seeded, so the same results give the same interval."""
+"""Compute scores with intervals. Resampling is seeded, so the same results give the same interval."""
 
 import math
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ NEAR = 1e-3
 
 
 def wilson_interval(successes: int, n: int, level: float = 0.95) -> Interval:
-    """Wilson's score interval of a rate, in percent."""
+    """Return Wilson's score interval of a rate, in percent."""
     z = NormalDist().inv_cdf(0.5 + level / 2)
     rate = successes / n
     middle = (rate + z * z / (2 * n)) / (1 + z * z / n)
@@ -33,7 +33,7 @@ def wilson_interval(successes: int, n: int, level: float = 0.95) -> Interval:
 
 
 def score_evaluation(evaluation: EvalResult, split: Part) -> EvalScore:
-    """The mean in percent, and the mean of each further metric."""
+    """Return the mean score in percent, and the mean of each further metric."""
     results = evaluation.results
     return EvalScore(
         value=_mean_percent([result.score for result in results]),
@@ -59,10 +59,10 @@ def _mean_percent(values: Sequence[float]) -> float:
 
 
 def _score_interval(values: Sequence[float]) -> Interval:
-    """Wilson's for rates, a bootstrap over examples for graded scores.
+    """Return Wilson's interval for rates, or a bootstrap over examples for graded scores.
 
-    A regression's expectations come close to 0 or 1 without being it. Where all do, that is a rate: drawn
-    again and again from the same value, an interval would have no width.
+    Expectations of a regression may be close to 0 or 1 without being equal. If all are, treat them as a rate:
+    resampling nearly equal values would give an interval of no width.
     """
     if all(min(abs(value), abs(value - 1)) < NEAR for value in values):
         return wilson_interval(round(sum(values)), len(values))
@@ -71,7 +71,7 @@ def _score_interval(values: Sequence[float]) -> Interval:
 
 
 def compare_evaluations(before: EvalResult, after: EvalResult) -> HeldoutComparison:
-    """Mean difference over the same examples with a paired bootstrap; what either side misses is left out."""
+    """Return the mean difference with a paired bootstrap. Examples that either side lacks are left out."""
     was = {result.id: result for result in before.results}
     now = {result.id: result for result in after.results}
     if {*was, *before.missing} != {*now, *after.missing}:
@@ -80,8 +80,8 @@ def compare_evaluations(before: EvalResult, after: EvalResult) -> HeldoutCompari
     if not both:
         raise ValueError("no example has a result on both sides")
     improvement = float(np.mean([new.score - old.score for old, new in both]))
-    seen = np.array([new.score + new.residual - old.score - old.residual for old, new in both])
-    low, high = _bootstrap_interval(seen)
+    differences = np.array([new.score + new.residual - old.score - old.residual for old, new in both])
+    low, high = _bootstrap_interval(differences)
     return HeldoutComparison(
         improvement=100 * improvement,
         ci=Interval(low=100 * low, high=100 * high, method="paired-bootstrap"),
@@ -89,7 +89,7 @@ def compare_evaluations(before: EvalResult, after: EvalResult) -> HeldoutCompari
 
 
 def _bootstrap_interval(values: NDArray[np.float64], level: float = 0.95) -> tuple[float, float]:
-    """Percentile interval of the mean, in blocks so that memory stays small for any n."""
+    """Return a percentile interval of the mean. Resamples in blocks to limit memory for any n."""
     random = np.random.default_rng(0)
     n = len(values)
     means = np.concatenate(

@@ -1,5 +1,7 @@
-"""The events of a run, sorted by what they tell. Times are seconds of the agent's time: since its start,
-in which a harness was at work; dead time is no part of it.
+"""Read the events of a run by kind.
+
+Times are seconds of the agent's time: seconds since its start while a harness was running. Downtime does not
+count.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,18 +26,17 @@ from agent2rl.core.record import Record
 from agent2rl.core.records import LedgerEntry, RolloutCounts, Rollouts
 from agent2rl.record.revisions import Revision
 
-# The agent's time: seconds since its start in which a harness was at work. Dead time is no part of it.
+# Conversion to the agent's time.
 
 
 @dataclass(frozen=True)
 class AgentTime:
     starts: tuple[tuple[float, float], ...]
-    """When the agent was started, and what it had used of its time by then: once, and each time that the run
-    was resumed."""
+    """Time of each start of the agent (the first, then each resume), and the agent time used before it."""
 
     @classmethod
     def from_record(cls, record: Iterable[TimelineEvent] | Iterable[LedgerEntry]) -> Self:
-        """From the timeline, or from the ledger."""
+        """Read the starts from the timeline or the ledger."""
         found = []
         for each in record:
             used = each.data.get("used_seconds", 0.0)
@@ -44,36 +45,40 @@ class AgentTime:
         return cls(tuple(found))
 
     def seconds_at(self, time: float) -> float:
-        """What was used at a time; negative before the first start. What happened while nobody was alive, or
-        before the agent was started again, is where it was started again."""
+        """Convert a time to agent time; negative before the first start.
+
+        Times during downtime map to the moment at which the agent was started again.
+        """
         place = sum(began <= time for began, _ in self.starts)
         began, used = self.starts[max(0, place - 1)]
         end = self.starts[place][1] if 0 < place < len(self.starts) else float("inf")
         return min(used + (time - began), end)
 
     def find_life_end(self, time: float) -> float | None:
-        """Where the life ended in which something was seen; None in the last one."""
+        """Return the agent time at which the agent stopped after `time`; None after the last start."""
         place = sum(began <= time for began, _ in self.starts)
         return self.starts[place][1] if 0 < place < len(self.starts) else None
 
 
+# The timeline.
+
 BUSY_CORES, BUSY_GPU = 0.5, 0.1
-"""From here on something is computed: what a program that only waits and writes does not reach."""
+"""Load from which on the agent computes. Programs that only wait and write stay below."""
 CODING_SECONDS = 30.0
-"""Between two questions to its driver an agent acts; what takes longer, and computes nothing, is waiting."""
+"""An agent acts between two requests to its driver. A longer gap without computation is waiting."""
 CHANGE_SECONDS = 2.0
-"""Before a revision is taken, its change is made."""
+"""Time before a revision that counts as changing code."""
 
 Activity = Literal["training", "grading", "stalled", "thinking", "coding", "idle"]
 """The fields of `findings.TimeSplit`."""
 TimeRange = tuple[float, float]
-"""From, to."""
+"""Start and end."""
 R = TypeVar("R", bound=Record)
 
 
 @dataclass(frozen=True)
 class ActivityStretch:
-    """A time in which an agent did one thing."""
+    """A period in which the agent did one thing."""
 
     kind: Activity
     began: float
@@ -83,25 +88,25 @@ class ActivityStretch:
 @dataclass(frozen=True)
 class AgentTimeline:
     started: float | None
-    """Seconds since the epoch; None where the agent never started."""
+    """Seconds since the epoch; None if the agent never started."""
     seconds: float
-    """The agent's time: to its end, or as far as the record goes."""
+    """Agent time until its end, or as far as the record goes."""
     time: AgentTime | None = None
     """None: the agent was started once."""
     samples: tuple[tuple[float, ResourceSample], ...] = ()
     processes: tuple[RecordedProcess, ...] = ()
     files: tuple[tuple[float, FileSeen], ...] = ()
-    """Weights and logs, whenever they changed."""
+    """Changes of weights and logs."""
     played: tuple[tuple[float, Rollouts], ...] = ()
-    """Each with what is new since the one before."""
+    """Increments of the rollout counts."""
     requests: tuple[tuple[float, DriverRequest], ...] = ()
-    """By their beginning."""
+    """By start time."""
     revisions: tuple[tuple[float, Revision], ...] = ()
     graded: tuple[TimeRange, ...] = ()
-    """From a submission to its verdict."""
+    """Periods from a submission to its verdict."""
 
     def seconds_at(self, time: float) -> float:
-        """A time, in seconds since the epoch, as the agent's time."""
+        """Convert seconds since the epoch to agent time."""
         return self.time.seconds_at(time) if self.time else time - (self.started or 0.0)
 
     @cached_property
@@ -116,7 +121,7 @@ class AgentTimeline:
 
     @cached_property
     def stretches(self) -> tuple[ActivityStretch, ...]:
-        """What the agent did from moment to moment; each moment is the first of these that fits."""
+        """What the agent did at each moment: the first activity of this list that fits."""
         claims: list[tuple[Activity, list[TimeRange]]] = [
             ("training", self._find_training()),
             ("grading", list(self.graded)),
@@ -127,7 +132,7 @@ class AgentTimeline:
         return _lay_intervals(claims, self.seconds)
 
     def split_time(self) -> TimeSplit | None:
-        """None where nobody saw what the agent's processes did, as in records of earlier versions."""
+        """Return how the time was spent; None if processes were not recorded, as in early versions."""
         if self.started is None or not self.samples:
             return None
         sums: dict[str, float] = dict.fromkeys(get_args(Activity), 0.0)
@@ -136,7 +141,7 @@ class AgentTimeline:
         return TimeSplit(**{what: round(seconds, 3) for what, seconds in sums.items()})
 
     def _find_training(self) -> list[TimeRange]:
-        """A GPU is the grader's while something is graded."""
+        """Return periods of computation. During grading, a busy GPU is the grader's."""
         found = []
         for at, sample in self.samples:
             piece = (at - sample.seconds, at)
@@ -148,7 +153,7 @@ class AgentTimeline:
         return found
 
     def _find_stalls(self) -> list[TimeRange]:
-        """A request that failed, and the wait before the same was asked again."""
+        """Return periods of failed requests, with the wait before each retry."""
         found = []
         for at, asked in self.requests:
             if asked.stalled_seconds:
@@ -167,7 +172,7 @@ class AgentTimeline:
 
 
 def read_timeline(events: Sequence[TimelineEvent]) -> AgentTimeline:
-    """From what the recorder noted. What has another form than it should is passed over."""
+    """Build the timeline from events. Malformed events are skipped."""
     time = AgentTime.from_record(events)
     if not time.starts:
         return AgentTimeline(None, 0.0)
@@ -204,7 +209,7 @@ def read_timeline(events: Sequence[TimelineEvent]) -> AgentTimeline:
 
 
 def _find_end(events: Sequence[TimelineEvent]) -> float:
-    """When the agent ended for the last time, or as far as the record goes where it was started again."""
+    """Return when the agent ended, or the last recorded time if it was started again since."""
     turns = [event for event in events if event.kind in ("started", "continued", "ended")]
     over = turns[-1].kind == "ended"
     return turns[-1].time if over else max(event.time for event in events)
@@ -276,7 +281,7 @@ def _overlaps_any(piece: TimeRange, others: Iterable[TimeRange]) -> bool:
 def _lay_intervals(
     claims: Sequence[tuple[Activity, list[TimeRange]]], end: float
 ) -> tuple[ActivityStretch, ...]:
-    """Lay claims over the time from 0 to `end`: an earlier one goes before a later one, idle is the rest."""
+    """Fill the time from 0 to `end` with activities. Earlier claims take precedence; the rest is idle."""
     changes: list[tuple[float, int, int]] = []
     for rank, (_, pieces) in enumerate(claims):
         for began, ended in pieces:

@@ -1,4 +1,4 @@
-"""All that is said of many runs together. Pure: the same digests, in any order, give the same record."""
+"""Analyse many runs together. Pure: the same digests, in any order, give the same record."""
 
 from collections.abc import Mapping, Sequence
 
@@ -26,31 +26,31 @@ from agent2rl.core.records import ScoringProtocol
 from agent2rl.core.units import strip_path
 
 MOST_LINES = 6
-"""In one panel of a figure."""
+"""Limit on lines in one panel of a figure."""
 MOST_COURSES = 60
-"""Of single runs, in one panel."""
+"""Limit on single runs in one panel."""
 TOGETHER = "all runs"
 
 
 class CampaignLine(Record):
-    """One of several that are shown together: an entry, or an agent, or all runs."""
+    """One line of a figure: an entry, an agent, or all runs."""
 
     name: str
     best_of: dict[str, BestOfK]
     """By task."""
     scaling: dict[str, ScalingCurve]
-    """By what was spent."""
+    """By the kind of resource."""
     contaminated: int = 0
-    """Of its runs."""
+    """Number of contaminated runs."""
 
 
 class GainTrajectory(Record):
-    """One run: the best so far as its agent was told it, and what was left of that."""
+    """One run: the best feedback gain so far, and the final gain."""
 
     run_id: str
     line: str
     points: tuple[tuple[float, float], ...]
-    """Seconds of the agent's time, and points above the untouched model."""
+    """Agent time in seconds, and points above the untouched model."""
     seconds: float
     gain: float
     contaminated: bool | None = None
@@ -59,7 +59,7 @@ class GainTrajectory(Record):
 class TaskTrajectories(Record):
     task: str
     courses: tuple[GainTrajectory, ...]
-    """Some of them, evenly chosen, where there are many."""
+    """An even selection if there are many."""
     runs: int
     all: ScalingCurve
 
@@ -69,9 +69,9 @@ class CampaignAnalysis(Record):
     about: str
     protocol: ScoringProtocol
     other_protocol: int
-    """Runs under the other protocol, which are not in any figure."""
+    """Number of runs under the other protocol, which are not in any figure."""
     unreadable: tuple[str, ...]
-    """Runs whose directories could not be read, and why."""
+    """Runs that could not be read, and why."""
     seeds: int
     leaderboard: Leaderboard
     heatmaps: tuple[Heatmap, ...]
@@ -82,7 +82,7 @@ class CampaignAnalysis(Record):
     routes_by_agent: dict[str, RouteShares]
     coverage: tuple[DimensionCoverage, ...]
     untold: tuple[str, ...]
-    """Tasks whose structure is not known here."""
+    """Tasks with unknown traits."""
 
 
 def analyse_campaign(
@@ -94,7 +94,7 @@ def analyse_campaign(
     unreadable: Sequence[str] = (),
     include_contaminated: bool = False,
 ) -> CampaignAnalysis:
-    """`tasks` are those that could be run."""
+    """Analyse runs. `tasks` are all tasks that could have been run."""
     selection = select_runs(digests, protocol, include_contaminated)
     mine = selection.runs
     by_line = group_lines(mine)
@@ -118,7 +118,7 @@ def analyse_campaign(
 
 
 def group_lines(digests: Sequence[RunDigest]) -> Mapping[str, Sequence[RunDigest]]:
-    """Entries where they are few enough to be told apart in a figure, else agents, else all in one."""
+    """Group runs by entry if these are few enough for a figure, else by agent, else all together."""
     names = name_entries(digests)
     entries = {names[key]: members for key, members in group_by(digests, ENTRY_AXES).items()}
     agents = {strip_path(key[0]): members for key, members in group_by(digests, ("agent",)).items()}
@@ -127,7 +127,7 @@ def group_lines(digests: Sequence[RunDigest]) -> Mapping[str, Sequence[RunDigest
 
 
 def _list_varying_axes(digests: Sequence[RunDigest]) -> list[str]:
-    """Agents always, so that there is a table; the others where there is something to compare."""
+    """Return the axes for heatmaps: always the agent, and others with more than one value."""
     return [axis for axis in ENTRY_AXES if axis == "agent" or len(group_by(digests, (axis,))) > 1]
 
 

@@ -1,4 +1,4 @@
-"""What the runs of one cell, of a campaign's table or of anything else, come to together."""
+"""Compute statistics over a group of runs, such as one cell of a campaign's table."""
 
 from collections.abc import Mapping, Sequence
 
@@ -22,30 +22,30 @@ from agent2rl.core.record import Record
 
 
 class GainTally(Record):
-    """What can be counted of runs. Gains in points; what cannot be said is None."""
+    """Counts over runs. Gains are in points; unknown values are None."""
 
     n: int
-    """Runs that have a gain."""
+    """Number of runs that have a gain."""
     excluded: dict[str, int]
-    """Runs that have none, by why."""
+    """Number of runs without a gain, by reason."""
     contaminated: int = 0
-    """Of those that have a gain."""
+    """Number of contaminated runs among those that have a gain."""
     best: float | None = None
     best_run: str | None = None
     succeeded: int | None = None
-    """Runs whose gain is real; None where some run's protocol cannot tell."""
+    """Number of runs with a real gain; None if the protocol of a run cannot tell."""
     success: IntervalEstimate | None = None
-    """Their share, in percent; its interval may be `not enough runs to say`, as all may."""
+    """Their share in percent. Any interval may be `not enough runs to say`."""
 
 
 class Cell(GainTally):
     mean: IntervalEstimate | None = None
     median: IntervalEstimate | None = None
     sd: float | None = None
-    """Of the gains, from run to run; None of fewer than two."""
+    """Standard deviation of the gains; None for fewer than two runs."""
     quartiles: tuple[float, float] | None = None
     p_value: float | None = None
-    """Of no gain at all; None where there are not enough runs."""
+    """For the hypothesis of no gain; None if there are not enough runs."""
 
     @property
     def enough(self) -> bool:
@@ -57,9 +57,9 @@ def tally_runs(digests: Sequence[RunDigest]) -> GainTally:
     runs = select_counted(digests)
     if not runs:
         return GainTally(n=0, excluded=excluded)
-    best = max(runs, key=lambda each: each.gain or 0.0)  # of equals the first
-    told = [each.succeeded for each in runs]
-    succeeded = None if None in told else sum(map(bool, told))
+    best = max(runs, key=lambda each: each.gain or 0.0)  # the first of equal ones
+    outcomes = [each.succeeded for each in runs]
+    succeeded = None if None in outcomes else sum(map(bool, outcomes))
     return GainTally(
         n=len(runs),
         excluded=excluded,
@@ -90,12 +90,12 @@ def compute_cell(digests: Sequence[RunDigest]) -> Cell:
 
 
 def compute_cells(digests: Sequence[RunDigest], axes: Sequence[str]) -> Mapping[tuple[str, ...], Cell]:
-    """By the values of some fields of the runs."""
+    """Return a cell for each combination of values of these fields."""
     return {key: compute_cell(members) for key, members in group_by(digests, axes).items()}
 
 
 def estimate_rate(successes: int, n: int) -> IntervalEstimate:
-    """In percent, with Wilson's interval."""
+    """Return a rate in percent, with Wilson's interval."""
     interval = statistics.wilson_interval(successes, n) if n >= LEAST_RUNS else NOT_ENOUGH
     return IntervalEstimate(value=100 * successes / n, interval=interval)
 

@@ -1,11 +1,10 @@
-"""Two groups of runs held against each other, paired where seeds match; every two values of an axis, all
-else equal; and tables of cells with a star where a gain is not 0.
+"""Compare groups of runs: two groups, all values of an axis, and tables with a star where a gain is not 0.
 
-Task by task, and then averaged over the tasks that both have: a group with more runs of an easy task is not
-the better for it.
+Runs with matching seeds are compared as pairs. Comparisons are made task by task and averaged over the tasks
+that both groups have, so that more runs of an easy task are no advantage.
 
-All else equal: only runs in surroundings (the other axes' values) that both have. Drivers are so compared
-within the same agents, and modes with the same drivers.
+Values of an axis are compared with all else equal: only runs with values of the other axes that both sides
+have. So drivers are compared within the same agents, and modes with the same drivers.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -39,31 +38,34 @@ RunPair = tuple[RunDigest, RunDigest]
 
 
 class GroupDifference(Record):
-    """The first group's mean gain less the second's, in points."""
+    """Mean gain of the first group minus that of the second, in points."""
 
     paired: bool
     tasks: tuple[str, ...]
-    """Those that both groups have: only these are compared."""
+    """Tasks that both groups have. Only these are compared."""
     n: tuple[int, int]
-    """Runs of each that are compared; where paired, twice the number of pairs."""
+    """Number of runs of each group that are compared; if paired, the number of pairs, twice."""
     unmatched: tuple[int, int]
-    """Runs of each that are not, for want of a partner or of the task."""
+    """Number of runs of each group without a partner or without the task in the other group."""
     excluded: tuple[dict[str, int], dict[str, int]]
     difference: IntervalEstimate | None
-    """None where there is nothing to compare."""
+    """None if there is nothing to compare."""
     effect: float | None
-    """Cliff's delta, from -1 to 1: how much likelier a run of the first beats one of the second than the
-    reverse. Where paired, of partners."""
+    """Cliff's delta, from -1 to 1: the probability that a run of the first group beats one of the second,
+    minus the reverse. If paired, over pairs."""
     p_value: float | None
-    """Of a permutation test over runs; None where there are not enough."""
+    """From a permutation test over runs; None if there are not enough."""
     test: Literal["signs", "labels"] | None
 
 
 def compare_groups(
     first: Sequence[RunDigest], second: Sequence[RunDigest], match: Sequence[str] = ("task", "seed")
 ) -> GroupDifference:
-    """Runs are partners where they alone in their groups have these fields' values. They are compared as
-    pairs where there are enough of them, and all of a task's runs otherwise."""
+    """Compare two groups of runs.
+
+    Two runs are partners if they are the only ones in their groups with the same values of the fields in
+    `match`. If there are enough partners they are compared as pairs, otherwise all runs of a task are.
+    """
     sides = (select_counted(first), select_counted(second))
     if len({each.protocol for side in sides for each in side}) > 1:
         raise ValueError("runs under different protocols cannot be compared")
@@ -89,7 +91,7 @@ def compare_groups(
 
 
 def correct_holm(p_values: Sequence[float]) -> tuple[float, ...]:
-    """What each p-value of a family is worth, so that the chance of any false claim stays below its level."""
+    """Return p-values with Holm's correction, which bounds the chance of any false claim in the family."""
     order = np.argsort(p_values, kind="stable")
     found = np.empty(len(p_values))
     worst = 0.0
@@ -100,7 +102,7 @@ def correct_holm(p_values: Sequence[float]) -> tuple[float, ...]:
 
 
 def cliffs_delta(first: Floats, second: Floats) -> float:
-    """Ties count for neither side."""
+    """Return Cliff's delta. Ties count for neither side."""
     ordered = np.sort(second)
     below = np.searchsorted(ordered, first, side="left")
     above = len(second) - np.searchsorted(ordered, first, side="right")
@@ -141,7 +143,7 @@ def _compare_pairs(pairs: Sequence[RunPair]) -> Mapping[str, object]:
 
 
 def _collect_pair_gains(pairs: Sequence[RunPair]) -> GainSample:
-    """What one gained more than its partner, as if it were a run."""
+    """Treat the difference of each pair like the gain of a run."""
     values = np.array([(one.gain or 0.0) - (other.gain or 0.0) for one, other in pairs])
     names: dict[str, list[int]] = {}
     for place, (one, other) in enumerate(pairs):
@@ -185,8 +187,10 @@ def _compare_unpaired(
 def _average_strata(
     samples: Sequence[GainSample], signs: Sequence[int], enough: bool = True
 ) -> IntervalEstimate:
-    """The mean over strata, each of a sample or of two with opposite signs. A sample of one run has no spread
-    that could be told, so then nothing is said."""
+    """Return the mean over strata, each of one sample or of two with opposite signs.
+
+    The spread of a sample of one run is unknown; then there is no interval.
+    """
     scale = sum(sign > 0 for sign in signs)
     value = sum(sign * each.mean for each, sign in zip(samples, signs, strict=True)) / scale
     if not enough or min(map(len, samples)) < 2:
@@ -199,11 +203,10 @@ def _average_strata(
     return estimate_with_student(value, draws / scale, degrees_of_freedom(samples))
 
 
-# Every two values of an axis held against each other, all else equal; what they claim together is
-# corrected.
+# Comparison of all pairs of values of an axis, all else equal, corrected for multiple tests.
 
 MOST_VALUES = 8
-"""With more, each is held against the one with the best mean only: their pairs would be too many to read."""
+"""With more values, each is only compared with the best one: all pairs would be too many to read."""
 
 
 class AxisComparison(Record):
@@ -211,7 +214,7 @@ class AxisComparison(Record):
     second: str
     found: GroupDifference
     p_holm: float | None
-    """As one of the family; None where there are not enough runs."""
+    """Corrected within the family; None if there are not enough runs."""
 
 
 class ComparisonFamily(Record):
@@ -220,7 +223,7 @@ class ComparisonFamily(Record):
 
 
 def compare_axes(digests: Sequence[RunDigest]) -> tuple[ComparisonFamily, ...]:
-    """One for each axis on which runs differ."""
+    """Return a family of comparisons for each axis on which runs differ."""
     runs = select_counted(digests)
     return tuple(_compare_axis(runs, axis) for axis in ENTRY_AXES if len(group_by(runs, (axis,))) > 1)
 
@@ -258,7 +261,7 @@ def _compare_matched(
 
 
 def _choose_pairs(groups: dict[str, list[RunDigest]]) -> Iterable[tuple[str, str]]:
-    """The one with the higher mean gain first."""
+    """Return pairs of values, the one with the higher mean gain first."""
     order = sorted(groups, key=lambda name: (-_mean_gain(groups[name]), name))
     if len(order) <= MOST_VALUES:
         return combinations(order, 2)
@@ -269,7 +272,7 @@ def _mean_gain(runs: Sequence[RunDigest]) -> float:
     return sum(each.gain or 0.0 for each in runs) / len(runs)
 
 
-# A table of cells, such as mode × task or driver × task. A star says: this gain is not 0.
+# Tables of cells, such as mode × task or driver × task. A star means that the gain is not 0.
 
 ALPHA = 0.05
 
@@ -279,9 +282,9 @@ class HeatmapCell(Record):
     column: str
     cell: Cell
     p_holm: float | None
-    """Its p-value as one of the table's; None where it has too few runs, which are no part of the family."""
+    """Corrected for the table; None for cells with too few runs, which are not part of the family."""
     star: bool
-    """Its interval excludes 0, and so it does after Holm's correction for the whole table."""
+    """The interval excludes 0, also after Holm's correction for the whole table."""
 
 
 class Heatmap(Record):
@@ -290,9 +293,9 @@ class Heatmap(Record):
     rows: tuple[str, ...]
     columns: tuple[str, ...]
     cells: tuple[HeatmapCell, ...]
-    """Those that have runs, counted or not; the others were never run."""
+    """Cells that have runs, counted or not."""
     tested: int
-    """Cells with enough runs: so many are corrected for."""
+    """Number of cells with enough runs, which is what the correction uses."""
 
 
 def build_heatmap(digests: Sequence[RunDigest], row: str, column: str) -> Heatmap:

@@ -1,7 +1,7 @@
-"""Who gained how much, and how sure the order is: every combination of agent, driver, model and mode in a
-row, the best first, with its rank under draws of runs and examples.
+"""Build the leaderboard: a row for each combination of agent, driver, model and mode, the best first.
 
-Gains are of held-out data, or under the paper's protocol of the test set; never of both in one table.
+Ranks have intervals, from resampling runs and examples. Gains are on held-out data or, under the paper's
+protocol, on the test set; a table never has both.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,35 +36,35 @@ from agent2rl.core.record import Record
 from agent2rl.core.records import ScoringProtocol
 from agent2rl.core.units import strip_path
 
-# Who is best, and how sure that is: ranks under draws of runs and examples.
+# Ranks, by resampling runs and examples.
 
 
 class RankedEntry(Record):
-    """An entry of a ranking. One without enough runs has no rank."""
+    """An entry of a ranking. It has no rank if it has too few runs."""
 
     name: str
     n: int
     excluded: dict[str, int]
     mean: IntervalEstimate | None
-    """Gain in points, averaged over tasks; None where it has no run of one of them."""
+    """Gain in points, averaged over tasks; None if it lacks runs of a task."""
     rank: float | NotEnough
-    """Expected; equals share theirs."""
+    """Expected rank; equal entries share theirs."""
     rank_interval: tuple[float, float] | NotEnough
     chances: tuple[float, ...] = ()
-    """Of being the first, the second, … of those that are ranked."""
+    """Probability of being first, second, … of the ranked entries."""
 
 
 class Ranking(Record):
-    """The best expected rank first; those that cannot be ranked at the end."""
+    """Entries by expected rank, the best first; those without a rank come last."""
 
     tasks: tuple[str, ...]
     places: tuple[RankedEntry, ...]
 
 
 def rank_entries(entries: Mapping[str, Sequence[RunDigest]], tasks: Sequence[str] | None = None) -> Ranking:
-    """By the mean over `tasks` (None: all that any entry has) of the mean gain in each.
+    """Rank entries by the mean over `tasks` (None: all that any entry has) of the mean gain in each.
 
-    To be ranked, an entry needs two runs of each task, and as many degrees of freedom as a cell's interval.
+    An entry needs two runs of each task, and as many degrees of freedom as the interval of a cell.
     """
     runs = {name: select_counted(members) for name, members in sorted(entries.items())}
     if len({each.protocol for members in runs.values() for each in members}) > 1:
@@ -93,7 +93,7 @@ def rank_entries(entries: Mapping[str, Sequence[RunDigest]], tasks: Sequence[str
 
 
 def _group_by_task(runs: Sequence[RunDigest], tasks: Sequence[str]) -> list[GainSample]:
-    """One for each task; none at all where a task has no run."""
+    """Return a sample for each task; an empty list if a task has no run."""
     groups = group_by(runs, ("task",))
     return (
         [collect_gains(groups[(task,)]) for task in tasks] if all((task,) in groups for task in tasks) else []
@@ -122,7 +122,7 @@ def _estimate_mean(samples: Sequence[GainSample], draws: Floats | None) -> Inter
 def _estimate_ranks(
     draws: Mapping[str, Floats],
 ) -> dict[str, tuple[float, tuple[float, float], tuple[float, ...]]]:
-    """Of each entry: expected rank, its interval, and the chance of each rank."""
+    """Return for each entry the expected rank, its interval, and the probability of each rank."""
     if not draws:
         return {}
     above, equals = _count_above_and_equal(np.array(list(draws.values())).T)
@@ -137,7 +137,7 @@ def _estimate_ranks(
 
 
 def _count_above_and_equal(values: Floats) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Of draws × entries: how many are above each, and how many are its equals, itself included."""
+    """For draws × entries, count how many are above each, and how many equal it, itself included."""
     order = np.argsort(-values, axis=1, kind="stable")
     ordered = np.take_along_axis(values, order, axis=1)
     n = values.shape[1]
@@ -165,11 +165,11 @@ def _ranking_sort_key(place: RankedEntry) -> tuple[float, float, str]:
 
 
 ENTRY_AXES = ("agent", "driver", "model", "mode")
-"""What an entry is made of."""
+"""The fields that identify an entry."""
 
 
 class AverageRunCost(Record):
-    """Of one run, on average over those that have a gain. None: nobody knows it of all of them."""
+    """Average cost of a run, over runs that have a gain. None if the cost of some run is unknown."""
 
     seconds: float
     tokens: float
@@ -180,17 +180,17 @@ class AverageRunCost(Record):
 
 class LeaderboardRow(Record):
     name: str
-    """Of those values that differ between rows."""
+    """Made of the values that differ between rows."""
     agent: str
     driver: str
-    """Empty where there is none."""
+    """Empty if there is none."""
     model: str
     mode: str
     place: RankedEntry
     all: GainTally
     by_task: dict[str, Cell]
     cost: AverageRunCost | None
-    """None where no run has a gain."""
+    """None if no run has a gain."""
 
 
 class Leaderboard(Record):
@@ -198,13 +198,13 @@ class Leaderboard(Record):
     tasks: tuple[str, ...]
     runs: int
     excluded: dict[str, int]
-    """Runs that say nothing of their agent, by why."""
+    """Number of runs that say nothing about their agent, by reason."""
     contaminated: int = 0
-    """Contaminated runs that are counted, because they were asked for."""
+    """Number of contaminated runs that are included on request."""
     contaminated_left_out: int = 0
-    """Contaminated runs that are not in it, nor in `runs`."""
+    """Number of contaminated runs that are left out, also of `runs`."""
     contamination_unknown: int = 0
-    """Runs that are counted and whose workspace was not searched for evaluation data."""
+    """Number of included runs with a workspace that was not searched for evaluation data."""
     rows: tuple[LeaderboardRow, ...]
 
 
@@ -229,7 +229,7 @@ def build_leaderboard(
 
 
 def name_entries(digests: Sequence[RunDigest]) -> Mapping[tuple[str, ...], str]:
-    """What tells the entries apart, of each: the agent, and whatever else varies."""
+    """Name each entry by its agent and all other fields that vary."""
     keys = list(group_by(digests, ENTRY_AXES))
     varies = [axis == "agent" or len({key[at] for key in keys}) > 1 for at, axis in enumerate(ENTRY_AXES)]
     parts = {key: [value for value, differs in zip(key, varies, strict=True) if differs] for key in keys}

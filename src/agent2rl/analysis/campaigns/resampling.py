@@ -1,12 +1,11 @@
-"""What the same campaign could have come to, by drawing runs and examples again and again; with Student's
-distribution and permutation tests.
+"""Bootstrap over runs and examples, with Student's distribution, and permutation tests.
 
-Two things are chance in a mean over runs: which runs there were, and which examples ranked them. Runs are
-drawn with replacement, each with its own luck. Examples are drawn with replacement too, once for all runs
-that were ranked on the same ones: what an example does to all of them alike does not average out over runs.
-Runs whose differences are not known keep their gain whatever the examples.
+A mean over runs has two sources of chance: which runs there were, and which examples ranked them. Runs are
+resampled with replacement, each with its own noise. Examples are resampled too, once for all runs that were
+ranked on the same ones: the common effect of an example does not average out over runs. Runs without known
+differences keep their gain whatever the examples.
 
-All is seeded by what is drawn: the same runs, in any order, give the same numbers.
+Seeds derive from what is drawn: the same runs, in any order, give the same numbers.
 """
 
 import hashlib
@@ -31,16 +30,16 @@ Places = NDArray[np.intp]
 
 RESAMPLES = 4000
 BLOCK_VALUES = 1 << 21
-"""Numbers in memory at once, about."""
+"""Approximate limit on numbers in memory at once."""
 MANY_EXAMPLES = 2000
-"""Draws of so many are kept as small numbers, which is slower."""
+"""With more examples, draws are stored as small integers, which is slower."""
 LEAST_RUNS = 5
-"""With fewer there is no interval: see docs/design/statistics.md."""
+"""With fewer runs there is no interval: see docs/design/statistics.md."""
 LEVEL = 0.95
 
 
 def choose_draw_count(runs: int) -> int:
-    """Fewer of many runs, whose intervals do not end far out in the draws."""
+    """Return the number of draws: fewer for many runs, whose intervals do not end far out in the tails."""
     return max(RESAMPLES // 4, min(RESAMPLES, 50 * RESAMPLES // max(1, runs)))
 
 
@@ -49,7 +48,7 @@ NOT_ENOUGH: NotEnough = "not enough runs to say"
 
 
 class IntervalEstimate(Record):
-    """A number, and between what it could as well be."""
+    """A number with its interval."""
 
     value: float
     interval: Interval | NotEnough
@@ -61,22 +60,22 @@ class IntervalEstimate(Record):
 
 @dataclass(frozen=True)
 class ExampleSet:
-    """Runs that were ranked on the same examples, and what these examples did to all of them alike."""
+    """Runs that were ranked on the same examples, and the common effects of these examples."""
 
     name: str
     rows: Places
-    """Which of the runs."""
+    """Indices of the runs."""
     effects: Floats
-    """Of each example, in points: how much more it gained than the mean."""
+    """For each example, in points: how much more it gained than the mean."""
 
     def draw_shifts(self, resamples: int) -> Floats:
-        """Of all these runs together, under each draw of examples."""
+        """Return the shift of all these runs together under each draw of examples."""
         return _compute_shifts(self.name, self.effects.astype(np.float32).tobytes(), resamples)
 
 
 @dataclass(frozen=True)
 class GainSample:
-    """What runs gained, as arrays, and how to draw them again."""
+    """Gains of runs as arrays, with what is needed to resample them."""
 
     values: Floats
     sets: tuple[ExampleSet, ...]
@@ -90,7 +89,7 @@ class GainSample:
         return float(self.values.mean())
 
     def draw_blocks(self, resamples: int | None = None) -> Iterator[Floats]:
-        """Blocks of resampled gains: draws × runs. Under each draw the examples are the same for all runs."""
+        """Yield blocks of resampled gains: draws × runs. Each draw uses the same examples for all runs."""
         many = resamples or choose_draw_count(len(self))
         random = np.random.default_rng(self.seed)
         mine = np.zeros(len(self), dtype=np.intp)
@@ -114,17 +113,18 @@ class GainSample:
         return self.widen_means(np.concatenate([block.mean(axis=1) for block in self.draw_blocks(resamples)]))
 
     def widen_means(self, means: Floats) -> Floats:
-        """Drawn means with the spread that a mean has: drawn from n runs, it is too small by (n - 1) / n.
+        """Correct the spread of bootstrap means, whose variance from n runs is too small by (n - 1) / n.
 
-        The examples' part is not, and widened as well: the degrees of freedom are only estimated, and without
-        this, campaigns in which nothing improves would have a star in 6% of cases and not in 5%.
+        The examples' part needs no correction but is widened as well: the degrees of freedom are only
+        estimated, and without this, campaigns without any improvement would have a star in 6% of cases
+        instead of 5%.
         """
         n = len(self)
         return self.mean + (means - self.mean) * float(np.sqrt(n / (n - 1))) if n > 1 else means
 
     def split_variance(self) -> list[tuple[float, int]]:
-        """What the runs and each set of examples add to the variance of the mean, by how many degrees of
-        freedom that is known."""
+        """Return the contributions of the runs and of each example set to the variance of the mean, each with
+        its degrees of freedom."""
         n = len(self)
         found = [(float(self.values.var(ddof=1)) / n, n - 1)]
         for each in self.sets:
@@ -134,7 +134,7 @@ class GainSample:
 
 
 def degrees_of_freedom(samples: Sequence[GainSample]) -> float:
-    """Welch's and Satterthwaite's degrees of freedom of a sum of means."""
+    """Return the Welch–Satterthwaite degrees of freedom of a sum of means."""
     parts = [part for each in samples for part in each.split_variance()]
     below = sum(variance**2 / degrees for variance, degrees in parts)
     least = min(len(each) for each in samples) - 1
@@ -142,16 +142,16 @@ def degrees_of_freedom(samples: Sequence[GainSample]) -> float:
 
 
 def select_counted(digests: Iterable[RunDigest]) -> tuple[RunDigest, ...]:
-    """The runs that have a gain, by their ids. They must be under one protocol: gains under two are not the
-    same quantity."""
+    """Return the runs that have a gain, sorted by id. They must be under one protocol: gains under two are
+    not the same quantity."""
     runs = tuple(sorted((each for each in digests if not each.excluded), key=lambda each: each.run_id))
     if len({each.protocol for each in runs}) > 1:
-        raise ValueError("runs under different protocols cannot be put together")
+        raise ValueError("runs under different protocols cannot be combined")
     return runs
 
 
 def collect_gains(runs: Sequence[RunDigest]) -> GainSample:
-    """Of counted runs."""
+    """Return the gains of counted runs as a sample."""
     names: dict[str, list[int]] = {}
     for place, each in enumerate(runs):
         if each.examples_sha256 and each.differences and not each.left_base:
@@ -170,11 +170,11 @@ def collect_gains(runs: Sequence[RunDigest]) -> GainSample:
 
 
 def estimate_shared_effects(differences: Floats) -> Floats:
-    """Of runs × examples: how much more each example gains than the mean, in all runs alike.
+    """Estimate from runs × examples how much more each example gains than the mean, in all runs alike.
 
-    An example's mean over k runs has 1/k of the runs' own noise in it, which drawing runs brings in already.
-    So the means are pulled together until only as much spread is left as they have in common. Of one run
-    nothing can be told, and nothing need be: its examples' noise is in its gain, and the gains are drawn.
+    The mean of an example over k runs contains 1/k of the runs' own noise, which resampling runs already
+    covers. So the means are shrunk until only the common spread is left. One run gives no estimate and needs
+    none: the noise of its examples is in its gain, and gains are resampled.
     """
     runs, examples = differences.shape
     means = differences.mean(axis=0)
@@ -191,7 +191,7 @@ def estimate_shared_effects(differences: Floats) -> Floats:
 
 @lru_cache(maxsize=8)
 def draw_examples(name: str, n: int) -> NDArray[np.float32] | NDArray[np.uint8]:
-    """How often each example is drawn: draws × examples. The same for everybody who asks."""
+    """Return how often each example is drawn: draws × examples. The same for all callers."""
     random = np.random.default_rng(hash_seed(name))
     found = np.empty((RESAMPLES, n), dtype=np.float32 if n <= MANY_EXAMPLES else np.uint8)
     step = max(1, BLOCK_VALUES // n)
@@ -205,7 +205,7 @@ def draw_examples(name: str, n: int) -> NDArray[np.float32] | NDArray[np.uint8]:
 
 @lru_cache(maxsize=1024)
 def _compute_shifts(name: str, effects: bytes, resamples: int) -> Floats:
-    """Kept for a while: a cell, its rank and its table draw the same."""
+    """Return shifts. Cached, since a cell, its rank and its table use the same draws."""
     values = np.frombuffer(effects, dtype=np.float32)
     n = len(values)
     drawn = draw_examples(name, n)[:resamples]
@@ -221,44 +221,46 @@ def hash_seed(*names: str) -> int:
 def estimate_with_student(
     value: float, draws: Floats, freedom: float, level: float = LEVEL
 ) -> IntervalEstimate:
-    """Percentiles of draws, as far out as Student's quantiles are for so few degrees of freedom."""
+    """Return percentiles of draws, as far out as Student's quantiles for these degrees of freedom."""
     outside = NormalDist().cdf(float(special.stdtrit(freedom, (1 - level) / 2)))
     low, high = np.quantile(draws, [outside, 1 - outside])
     return IntervalEstimate(value=value, interval=_enclose_value(value, float(low), float(high), level))
 
 
 def estimate_with_percentiles(value: float, draws: Floats, level: float = LEVEL) -> IntervalEstimate:
-    """Percentiles of draws as they are, for what is no mean."""
+    """Return plain percentiles of draws, for statistics other than means."""
     low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2])
     return IntervalEstimate(value=value, interval=_enclose_value(value, float(low), float(high), level))
 
 
 def _enclose_value(value: float, low: float, high: float, level: float) -> Interval:
-    """An interval always holds its figure."""
+    """Return an interval that contains the value."""
     return Interval(low=min(low, value), high=max(high, value), method="bootstrap", level=level)
 
 
 def compute_p_value(value: float, draws: Floats, freedom: float) -> float:
-    """Two-sided, of no gain at all: Student's test with the spread of the draws. Where nothing varies, every
-    run gained the same: then it is that of as many equal signs."""
+    """Return the two-sided p-value of no gain: Student's test with the spread of the draws.
+
+    If nothing varies, every run gained the same: then it is the p-value of as many equal signs.
+    """
     error = float(draws.std())
     if error <= 1e-12 * max(1.0, abs(value)):
         return 1.0 if value == 0 else float(2.0 ** -min(freedom, 1000.0))
     return min(1.0, 2 * float(special.stdtr(freedom, -abs(value) / error)))
 
 
-# Permutation tests of no difference, two-sided: exact where there are few ways, else by seeded draws, and
-# of very many runs by the normal distribution that the ways then have.
+# Two-sided permutation tests of no difference: exact for few permutations, else by seeded draws, and for
+# very many runs by a normal approximation.
 
 MOST_WAYS = 1 << 16
 DRAWS = 20_000
 MANY_RUNS = 500
 SAME = 1e-9
-"""Sums that differ by less, relative to what is summed, are the same sum."""
+"""Relative tolerance for equal sums."""
 
 
 def permute_signs(differences: Floats, weights: Floats) -> float:
-    """How often a weighted sum so far from 0 comes about where each difference may be its opposite."""
+    """Return the p-value of a weighted sum of differences under random signs."""
     terms = differences * weights
     terms = terms[terms != 0]
     if not len(terms):
@@ -271,8 +273,8 @@ def permute_signs(differences: Floats, weights: Floats) -> float:
 
 
 def permute_labels(strata: Sequence[tuple[Floats, Floats]]) -> float:
-    """How often a mean difference of two samples so far from 0 comes about where their runs are mixed: within
-    each stratum, and averaged over strata."""
+    """Return the p-value of a difference of means under random relabelling within each stratum, averaged over
+    strata."""
     target = abs(float(np.mean([first.mean() - second.mean() for first, second in strata])))
     scale = np.concatenate([np.concatenate(pair) for pair in strata])
     if len(scale) > MANY_RUNS:
@@ -291,7 +293,7 @@ def _normal_p_value(value: float, variance: float) -> float:
 
 
 def _permutation_variance(first: Floats, second: Floats) -> float:
-    """Of the difference of two means over all ways to mix them: known without trying any."""
+    """Return the variance of a difference of means over all relabellings, in closed form."""
     pool = np.concatenate([first, second])
     return float(pool.var(ddof=1)) * (1 / len(first) + 1 / len(second)) if len(pool) > 1 else 0.0
 
@@ -321,7 +323,7 @@ def _draw_signs(n: int) -> Iterator[NDArray[np.int8]]:
 
 
 def _enumerate_choices(first: Floats, second: Floats) -> Iterator[Floats]:
-    """Every difference of means that a choice of the first sample's runs gives."""
+    """Yield the difference of means for every choice of the first sample's runs."""
     pool, n = np.concatenate([first, second]), len(first)
     every = combinations(range(len(pool)), n)
     while some := list(islice(every, max(1, BLOCK_VALUES // n))):

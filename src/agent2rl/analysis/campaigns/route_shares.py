@@ -1,4 +1,4 @@
-"""Which routes were taken, and which kinds of task were run."""
+"""Count which routes were taken and which kinds of task were run."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ UNKNOWN = "unknown"
 
 
 class RouteShares(Record):
-    """How the models came about that a group of runs left."""
+    """Routes of the final models of a group of runs."""
 
     n: int
     excluded: dict[str, int]
     counts: dict[str, int]
-    """By route; `untouched model` where nothing better came about."""
+    """By route; `untouched model` if nothing better was found."""
     shares: dict[str, IntervalEstimate]
     """In percent."""
 
@@ -43,20 +43,20 @@ def count_routes_by(
 
 @dataclass(frozen=True)
 class TaskTraits:
-    """What a task is, as far as its structure goes."""
+    """The structure of a task."""
 
     task: str
     level: int
     world: bool
-    """Whether the model acts in a world, turn by turn."""
+    """Whether the model acts in an environment, turn by turn."""
     judged: bool = False
-    """Whether no rule can grade it."""
+    """Whether it can only be graded by a judge."""
     judge_offered: bool = False
-    """Whether a judge may, where the user names one."""
+    """Whether a judge can grade it if the user names one."""
 
 
 def classify_task(traits: TaskTraits) -> dict[str, str]:
-    """Where a task stands in each of the paper's structural dimensions."""
+    """Return the value of a task in each of the paper's structural dimensions."""
     return {
         "level": str(traits.level),
         "data": "interactive" if traits.world else "static",
@@ -70,19 +70,21 @@ class DimensionCoverage(Record):
     dimension: str
     value: str
     tasks: tuple[str, ...]
-    """All that there are of this kind."""
+    """All tasks of this kind."""
     run: tuple[str, ...]
-    """Those of which some run has a gain."""
+    """Tasks with at least one run that has a gain."""
     runs: int
-    """That have a gain."""
+    """Number of runs that have a gain."""
     excluded: int
 
 
 def measure_coverage(
     tasks: Sequence[TaskTraits], digests: Sequence[RunDigest]
 ) -> tuple[DimensionCoverage, ...]:
-    """Of each value of each dimension: which tasks there are, and which were run. Runs of tasks that are not
-    told of are in no dimension: `list_unknown_tasks` names them."""
+    """Return for each value of each dimension which tasks there are and which were run.
+
+    Runs of tasks without traits are in no dimension: `list_unknown_tasks` names them.
+    """
     by_task = {key[0]: members for key, members in group_by(digests, ("task",)).items()}
     found: dict[tuple[str, str], list[str]] = {}
     for traits in tasks:

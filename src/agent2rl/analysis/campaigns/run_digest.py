@@ -1,18 +1,17 @@
-"""What statistics over many runs need of one run, in a few kilobytes, with what it had spent by any
-moment.
+"""Digest a run into the few kilobytes that statistics over many runs need.
 
-What a run's gain is. The agent leaves the submission that the split that answers puts first, or, where none
-is better there than the untouched model, the untouched model itself.
+The gain of a run. The result of a run is the submission with the best feedback score or, if none is better
+than the untouched model there, the untouched model itself.
 
-- That submission's improvement is the gain: on the held-out split, where it may be negative; under the
-  paper's protocol on the test set that chose it.
-- A run that leaves the untouched model has gained 0. So has one whose agent failed, gave up, or ran out of
-  time, money, memory or disk before it had anything better: that is what the agent is worth.
-- A run that the harness, the machine, the user or the provider broke says nothing of the agent. It has no
-  gain, not 0: `excluded` says why, and whatever is made of many digests counts these runs.
+- The gain is the improvement of that submission: on the held-out split, where it may be negative, or under
+  the paper's protocol on the test set, which also selected it.
+- A run that ends with the untouched model has a gain of 0. This includes agents that failed, gave up, or ran
+  out of time, money, memory or disk before they had anything better: that is the agent's performance.
+- A run that was broken by the harness, the machine, the user or the provider says nothing about the agent.
+  It has no gain instead of 0. `excluded` has the reason, and all statistics count such runs.
 
 Contaminated runs (evaluation data was found in their workspace) have a gain, but `select_runs` leaves them
-out of whatever is made of many digests unless they are asked for.
+out of all statistics unless they are requested.
 """
 
 import hashlib
@@ -35,25 +34,25 @@ from agent2rl.core.record import Record
 from agent2rl.core.records import Ending, Mode, RunResult, ScoringProtocol
 from agent2rl.record.reader import State
 
-# What a run had spent by any moment, in seconds since the agent's start.
+# Spending over time, in seconds since the agent's start.
 
 PLACES = 6
 
 
 class RunSpending(Record):
-    """Up to a moment. None is unknown, never 0."""
+    """Resources spent up to a point in time. None means unknown, never 0."""
 
     seconds: float
-    """Of the agent's time."""
+    """Agent time."""
     tokens: int
-    """Of the driver LLM, read and written, as its provider counts."""
+    """Input and output tokens of the driver LLM, as its provider counts them."""
     usd: float | None
-    """None: some of it has no known price."""
+    """None if the price of some of it is unknown."""
     gpu_seconds: float | None
-    """Busy GPUs times seconds, but for the time in which something was graded. None: nobody looked,
-    or the driver does not tell."""
+    """Busy GPUs times seconds, without the time of gradings. None if it was not sampled, or if the GPU driver
+    does not report it."""
     environment_steps: int
-    """In the task's world, witnessed and claimed together."""
+    """Steps in the task's environment, witnessed plus claimed."""
 
 
 class SpendingMeter:
@@ -67,8 +66,8 @@ class SpendingMeter:
         )
         unpriced = (each for each in record.usage if _count_tokens(each) and each.usd is None)
         self._unpriced = _CumulativeSum((timeline.seconds_at(_exchange_end(each)), 1) for each in unpriced)
-        told = all(gpu.busy is not None for _, sample in timeline.samples for gpu in sample.gpus)
-        self._gpu = _CumulativeSum(_list_gpu_seconds(timeline)) if timeline.samples and told else None
+        reported = all(gpu.busy is not None for _, sample in timeline.samples for gpu in sample.gpus)
+        self._gpu = _CumulativeSum(_list_gpu_seconds(timeline)) if timeline.samples and reported else None
         self._steps = _CumulativeSum(
             (at, new.claimed.steps + new.witnessed.steps) for at, new in timeline.played
         )
@@ -84,7 +83,7 @@ class SpendingMeter:
 
 
 class _CumulativeSum:
-    """Of what came in by a moment."""
+    """Sum of values up to a time."""
 
     def __init__(self, parts: Iterable[tuple[float, float]]) -> None:
         ordered = sorted(parts)
@@ -104,27 +103,29 @@ def _count_tokens(exchange: LlmExchange) -> int:
 
 
 def _list_gpu_seconds(timeline: AgentTimeline) -> Iterable[tuple[float, float]]:
-    """A GPU is the grader's while something is graded."""
+    """Yield busy GPU seconds. During grading, the GPU is the grader's."""
     for at, sample in timeline.samples:
         began = at - sample.seconds
         if not any(start < at and end > began for start, end in timeline.graded):
             yield at, sample.seconds * sum(gpu.busy or 0.0 for gpu in sample.gpus)
 
 
+# The digest.
+
 BROKEN: frozenset[Ending] = frozenset(
     {"failed", "interrupted", "login-failed", "rate-limited", "driver-failed"}
 )
-"""Endings that are not the agent's doing."""
+"""Endings that the agent did not cause."""
 
 
 class ScoredPoint(Record):
-    """The run when a submission was scored."""
+    """The state of a run when a submission was scored."""
 
     spent: RunSpending
     submissions: int
-    """Accepted so far, this one included, whatever their verdicts."""
+    """Number of submissions so far, including this one, whatever their verdicts."""
     best: float
-    """Of the submissions so far, on the split that answers: points above the untouched model, at least 0."""
+    """Best feedback gain so far, in points above the untouched model, at least 0."""
 
 
 class RunDigest(Record):
@@ -139,41 +140,41 @@ class RunDigest(Record):
     budget_seconds: float
     state: State
     ending: Ending | None
-    """None where the run has no result."""
+    """None if the run has no result."""
     baseline: float | None
-    """Of the untouched model, on the split that ranks where that was graded, else on the one that answers."""
+    """Score of the untouched model on the ranking split if graded, else on the feedback split."""
     score: float | None
     improvement: float | None
-    """As the run's result has it: of the best submission on the split that ranks. None: there is no score."""
+    """Improvement of the best submission on the ranking split, by the run's result. None: no score."""
     chosen_gain: float | None
-    """The same on the split that answers, which chose it. None: nothing was scored that counts."""
+    """The same on the feedback split, which selected it. None if no valid submission was scored."""
     interval: Interval | None
     real: bool | None
-    """Whether the interval is above 0 on a split that chose nothing; None where there is no such split."""
+    """Whether the interval is above 0 on a split not used for selection; None without such a split."""
     p_value: float | None
     submissions: int
     scored: int
     route: str | None
-    """Of the best submission."""
+    """Route of the best submission."""
     total: RunSpending
     curve: tuple[ScoredPoint, ...]
-    """One for each scored submission, as their verdicts came."""
+    """A point for each scored submission, in the order of verdicts."""
     differences: tuple[float, ...]
-    """Best less untouched, example by example on the split that ranks, in the order of sorted ids; what was
-    seen, where a score is an expectation. Empty where it is not known."""
+    """Best minus untouched for each example of the ranking split, sorted by id. Uses observed scores where a
+    score is an expectation. Empty if not known."""
     examples_sha256: str | None
-    """Over those ids: runs with the same can be paired example by example."""
+    """Hash of these ids. Runs with the same hash can be paired by example."""
     contaminated: bool | None
-    """Whether evaluation data was found in its workspace; None: unknown, because nobody searched."""
+    """Whether evaluation data was found in its workspace; None if it was not searched."""
 
     @cached_property
     def points(self) -> NDArray[np.float64]:
-        """The differences as an array, in points: made once, because many statistics want it."""
+        """The differences as an array, in points. Cached, because many statistics use it."""
         return 100 * np.array(self.differences, dtype=np.float64)
 
     @cached_property
     def excluded(self) -> str | None:
-        """Why this run says nothing of its agent; None where it does."""
+        """Why this run says nothing about its agent; None if it does."""
         if self.state != "finished":
             return self.state
         if self.ending is None or self.ending in BROKEN:
@@ -184,19 +185,19 @@ class RunDigest(Record):
 
     @cached_property
     def left_base(self) -> bool:
-        """Whether it leaves the untouched model, because nothing was better where it was chosen."""
+        """Whether the result is the untouched model, since no submission was better on the feedback split."""
         return self.chosen_gain is None or self.chosen_gain <= 0
 
     @cached_property
     def gain(self) -> float | None:
-        """In points; see the module. None exactly where the run is excluded."""
+        """Gain in points, as the module docstring defines it. None if and only if the run is excluded."""
         if self.excluded:
             return None
         return 0.0 if self.left_base else self.improvement
 
     @property
     def succeeded(self) -> bool | None:
-        """Whether its gain is real; None where that cannot be told."""
+        """Whether the gain is real; None if that is not known."""
         if self.excluded:
             return None
         return False if self.left_base else self.real
@@ -275,7 +276,7 @@ def _trace_best_so_far(record: RecordedRun) -> Iterable[ScoredPoint]:
 
 
 def _total_spending(record: RecordedRun) -> RunSpending:
-    """By the run's own sums where it has them: they do not end with the last event."""
+    """Return the total, from the run's own sums if there are any: they do not stop at the last event."""
     total, result = SpendingMeter(record).measure_at(float("inf")), record.view.result
     known: dict[str, float | None] = {"seconds": round(record.timeline.seconds, 3)}
     if result and result.usage:
@@ -288,7 +289,7 @@ def _total_spending(record: RecordedRun) -> RunSpending:
 
 @dataclass(frozen=True)
 class RunSelection:
-    """The runs that are ranked together, and how many are not."""
+    """The runs that are ranked together, and the number of those left out."""
 
     runs: tuple[RunDigest, ...]
     other_protocol: int
@@ -298,7 +299,7 @@ class RunSelection:
 def select_runs(
     digests: Sequence[RunDigest], protocol: ScoringProtocol, include_contaminated: bool = False
 ) -> RunSelection:
-    """Every leaderboard, statistic and figure over many runs starts here."""
+    """Select runs for a leaderboard, statistic or figure. All of these start here."""
     under_protocol = [each for each in digests if each.protocol == protocol]
     runs = [each for each in under_protocol if include_contaminated or not each.contaminated]
     return RunSelection(
@@ -313,7 +314,7 @@ def count_contaminated(digests: Iterable[RunDigest]) -> int:
 
 
 def count_excluded(digests: Iterable[RunDigest]) -> dict[str, int]:
-    """How many runs have no gain, by why."""
+    """Count the runs without a gain, by reason."""
     found: dict[str, int] = {}
     for why in sorted(each.excluded for each in digests if each.excluded):
         found[why] = found.get(why, 0) + 1
@@ -321,7 +322,7 @@ def count_excluded(digests: Iterable[RunDigest]) -> dict[str, int]:
 
 
 def group_by(digests: Sequence[RunDigest], axes: Sequence[str]) -> Mapping[tuple[str, ...], list[RunDigest]]:
-    """Groups by the values of any fields, sorted; no driver is an empty text."""
+    """Group runs by the values of some fields, sorted. A missing driver is an empty text."""
     if not axes:
         return {(): list(digests)} if digests else {}
     read = attrgetter(*axes)

@@ -1,12 +1,11 @@
-"""What more brings: the best so far against what was spent for it, and what the best of k runs can be
-expected to gain.
+"""Compute scaling curves: the best gain so far by resources spent, and the expected best of k runs.
 
-Gains are those that the agent was told, on the split that answers: what chose them flatters them a little.
-Every run starts at 0, the untouched model. A run that ended earlier keeps its last best, which it could not
-lose. How many runs got as far as each point is told, because beyond most of them the line says little.
+Gains are those on the feedback split, which the agent was told. Selection biases them upwards a little. Every
+run starts at 0, the untouched model. A run that ended earlier keeps its last best. Each point has the number
+of runs that got as far, because beyond most of them the curve says little.
 
-The mean over all choices is a weighted sum of the sorted gains: the i-th of n is the best of C(i-1, k-1) of
-the C(n, k) choices. So nothing is drawn to find it, and it is unbiased for k runs of the same kind.
+The mean over all choices of k runs is a weighted sum of the sorted gains: the i-th of n is the best of
+C(i-1, k-1) of the C(n, k) choices. So it needs no draws, and it is unbiased for k runs of the same kind.
 """
 
 from collections.abc import Sequence
@@ -44,28 +43,28 @@ class ScalingCurve(Record):
     n: int
     excluded: dict[str, int]
     unknown: int
-    """Runs that have a gain, but of which nobody knows what they spent."""
+    """Number of runs that have a gain but unknown spending."""
     grid: tuple[float, ...] = ()
     quantiles: dict[float, tuple[float, ...]] = Field(default_factory=dict)
-    """Of the best so far over runs, at each point of the grid: 0.5 is the median, the others are bands."""
+    """Quantiles over runs of the best so far, at each point of the grid."""
     mean: tuple[float, ...] = ()
     reached: tuple[int, ...] = ()
-    """Runs that spent at least so much."""
+    """Number of runs that spent at least this much."""
 
 
 @dataclass(frozen=True)
 class _ScoreTable:
-    """All points of all runs in one table, a column for each axis and the last for the best so far."""
+    """All points of all runs in one table: a column for each axis, then the best so far."""
 
     points: Floats
     starts: NDArray[np.intp]
-    """Of each run's points, and the end of the last's."""
+    """Index of the first point of each run, then the number of points."""
     totals: Floats
-    """Of each run on each axis; what nobody knows is NaN."""
+    """Total of each run on each axis; NaN if unknown."""
     excluded: dict[str, int]
 
     def select_best_so_far(self, chosen: NDArray[np.bool_], axis: int, grid: Floats) -> Floats:
-        """The best so far of some runs at each point of the grid: runs × grid."""
+        """Return the best so far of some runs at each point of the grid: runs × grid."""
         blocks = []
         places = np.flatnonzero(chosen)
         step = max(1, BLOCK_VALUES // (len(grid) * max(1, int(np.diff(self.starts).max(initial=0)))))
@@ -91,7 +90,7 @@ def _tabulate_runs(digests: Sequence[RunDigest]) -> _ScoreTable:
     table = np.array(points, dtype=np.float64).reshape(-1, len(AXES) + 1)
     totals = np.array([_TOTAL(run) for run in runs], dtype=np.float64).reshape(-1, len(AXES))
     has = np.diff(starts) > 0
-    # A grade may come after the agent's end: a run spent at least what it had at its last score.
+    # A verdict may come after the agent's end: a run spent at least as much as at its last score.
     totals[has] = np.maximum(totals[has], table[starts[1:][has] - 1, :-1])
     return _ScoreTable(table, starts, totals, count_excluded(digests))
 
@@ -102,7 +101,7 @@ def compute_scaling(
     grid: Sequence[float] | None = None,
     quantiles: Sequence[float] = QUANTILES,
 ) -> ScalingCurve:
-    """On a grid from 0 to the most that any run spent, or on the one that is given."""
+    """Compute a curve on the given grid, or on one from 0 to the most that any run spent."""
     return _compute_axis_scaling(_tabulate_runs(digests), axis, grid, quantiles)
 
 
@@ -135,7 +134,7 @@ def _compute_axis_scaling(
 
 
 def _column_quantiles(values: Floats, shares: Sequence[float]) -> Floats:
-    """Of each column: as np.quantile, which takes many times as long."""
+    """Return quantiles of each column, like np.quantile but many times faster."""
     ordered = np.sort(np.ascontiguousarray(values.T), axis=1)
     at = np.asarray(shares) * (len(values) - 1)
     below = np.floor(at).astype(np.intp)
@@ -148,7 +147,7 @@ def _round_values(values: Floats) -> tuple[float, ...]:
     return tuple(round(float(value), 6) for value in values)
 
 
-# What the best of k runs can be expected to gain: over all choices of k of the runs that there are.
+# Expected gain of the best of k runs, over all choices of k of the runs.
 
 ALL_UP_TO = 32
 
@@ -161,7 +160,7 @@ class BestOfK(Record):
 
 
 def estimate_best_of_k(digests: Sequence[RunDigest], ks: Sequence[int] | None = None) -> BestOfK:
-    """For these k, none above the number of runs; None: every k, but ever fewer beyond 32."""
+    """Estimate for these k up to the number of runs. None: every k up to 32, then ever fewer."""
     runs = select_counted(digests)
     excluded = count_excluded(digests)
     if not runs:
@@ -183,7 +182,7 @@ def estimate_best_of_k(digests: Sequence[RunDigest], ks: Sequence[int] | None = 
 
 
 def compute_choice_weights(n: int, k: int) -> Floats:
-    """Of n sorted values, the lowest first: in which share of the choices of k each is the best."""
+    """Return for each of n ascending values the share of choices of k in which it is the best."""
     places = np.arange(n, 1, -1)
     steps = np.concatenate([[k / n], np.maximum(0, places - k) / (places - 1)])
     weights: Floats = np.cumprod(steps)[::-1]

@@ -1,7 +1,6 @@
-"""Training that made the model worse: curves that diverged, a reward that is not the task's, outputs that
-lost their form.
+"""Detect training that made the model worse: diverged curves, a reward unlike the task's, lost formats.
 
-What an evaluator would read as an answer is not known here; a mark counts where right answers have it.
+What an evaluator would accept is not known here. A format mark counts if correct answers have it.
 """
 
 import re
@@ -14,10 +13,10 @@ from statistics import median
 from agent2rl.analysis.findings import EvidenceBook, Failure, PrintedCurve
 from agent2rl.core.grading_records import ExampleResult
 
-# Whether a series went somewhere, said in medians, so that single points decide nothing.
+# Trends of a curve, by medians, so that single points decide nothing.
 
 LEAST_POINTS = 8
-"""Points from which on a trend is spoken of."""
+"""Least number of points for a trend."""
 NORMAL = 0.6745
 """The median deviation of a normal variable, in standard deviations."""
 
@@ -29,11 +28,11 @@ class CurveTrend:
     after: float
     """Median of the last fifth."""
     noise: float
-    """Standard deviation of single points around their course."""
+    """Standard deviation of single points around the trend."""
     error: float
     """Standard error of after - before."""
     steady: float
-    """Of the pairs of fifths, how many rise less how many fall, from -1 to 1."""
+    """Share of pairs of fifths that rise minus share that fall, from -1 to 1."""
 
     @property
     def change(self) -> float:
@@ -41,7 +40,7 @@ class CurveTrend:
 
     @property
     def rises(self) -> bool:
-        """Clearly, and by an amount that matters."""
+        """Whether the curve rises clearly, and by an amount that matters."""
         scale = max(abs(self.before), abs(self.after))
         return self.change > max(4 * self.error, 0.1 * scale, 1e-9) and self.steady >= 0.4
 
@@ -52,7 +51,7 @@ def measure_trend(curve: PrintedCurve) -> CurveTrend | None:
         return None
     fifth = max(2, len(values) // 5)
     before, after = median(values[:fifth]), median(values[-fifth:])
-    # Neighbours differ by noise alone, however the whole goes.
+    # Neighbouring points differ by noise only, whatever the trend.
     noise = median(abs(b - a) for a, b in pairwise(values)) / (NORMAL * sqrt(2))
     error = 1.2533 * noise * sqrt(2 / fifth)
     cuts = [round(each * len(values) / 5) for each in range(6)]
@@ -66,7 +65,7 @@ def list_values(curve: PrintedCurve) -> list[float]:
 
 
 def find_nan(curve: PrintedCurve) -> tuple[float, bool] | None:
-    """The step at which it was no number for the first time, and whether it stayed so."""
+    """Return the first step with a value that is not finite, and whether the values stay so."""
     gaps = [place for place, (_, value) in enumerate(curve.points) if value is None]
     if not gaps:
         return None
@@ -76,7 +75,7 @@ def find_nan(curve: PrintedCurve) -> tuple[float, bool] | None:
 
 
 def find_crossing(curve: PrintedCurve, limit: float) -> float:
-    """The step from which on it stays above a limit, by the median of five."""
+    """Return the step from which on the median of five points stays above a limit."""
     points = [(step, value) for step, value in curve.points if value is not None]
     values = [value for _, value in points]
     place = len(points) - 1
@@ -86,7 +85,7 @@ def find_crossing(curve: PrintedCurve, limit: float) -> float:
 
 
 def has_exploded(values: Sequence[float], times: float, least: float) -> bool:
-    """It ends far above where it began, near its highest: told from three points on."""
+    """Whether values end far above their start and near their maximum. Needs three points."""
     if len(values) < 3:
         return False
     first = max(abs(median(values[: max(1, len(values) // 5)])), least / times)
@@ -97,27 +96,27 @@ def is_constant(values: Sequence[float]) -> bool:
     return max(values) - min(values) <= 1e-9 * max(1.0, abs(values[0]))
 
 
-# Training that went wrong by its own figures, and training whose reward is not the task's.
+# Training that went wrong by its own metrics, and training with a reward unlike the task's.
 
 LOSSES = ("loss", "eval_loss")
 REWARDS = ("reward", "score", "success_rate")
-"""As trainings call what they raise."""
+"""Names of metrics that training maximises."""
 RISE = 0.3
-"""Of a loss that matters, whatever its noise; the loss of policy gradients is smaller than that."""
+"""Least rise of a loss that matters, whatever its noise. Policy-gradient losses are smaller than this."""
 
 
 def find_divergence(curves: Sequence[PrintedCurve], book: EvidenceBook) -> list[Failure]:
-    """At most one for each training's series; what a later training did without counts less."""
+    """Return at most one failure for each curve. It counts less if a later training has the same curve."""
     found = []
     for place, curve in enumerate(curves):
-        told = (
+        detected = (
             _detect_nan(curve)
             or _detect_explosion(curve)
             or _detect_loss_rise(curve, curves)
             or _detect_collapse(curve, curves)
         )
-        if told:
-            message, confidence = told
+        if detected:
+            message, confidence = detected
             again = any(other.name == curve.name for other in curves[place + 1 :])
             cited = book.add_evidence("log", curve.where, message)
             confidence = 0.5 * confidence if again else confidence
@@ -132,8 +131,8 @@ def _detect_nan(curve: PrintedCurve) -> tuple[str, float] | None:
     step, stayed = gap
     known = 0.95 if curve.name in LOSSES else 0.8
     if stayed:
-        return f"The {curve.name} is no number any more from step {step:g} on.", known
-    return f"The {curve.name} was no number at step {step:g}, and one again later.", 0.35
+        return f"The {curve.name} is not finite from step {step:g} on.", known
+    return f"The {curve.name} was not finite at step {step:g}, but recovered later.", 0.35
 
 
 def _detect_explosion(curve: PrintedCurve) -> tuple[str, float] | None:
@@ -150,14 +149,16 @@ def _detect_explosion(curve: PrintedCurve) -> tuple[str, float] | None:
 
 
 def _detect_loss_rise(curve: PrintedCurve, curves: Sequence[PrintedCurve]) -> tuple[str, float] | None:
-    """A loss that went up and stayed; where a reward went up with it, that is how rewards are won."""
+    """Detect a loss that rose and stayed high. If a reward rose with it, that is normal for RL."""
     if curve.name != "loss" or (course := measure_trend(curve)) is None:
         return None
     limit = course.before + max(4 * course.noise, 0.5 * abs(course.before), RISE)
     if course.after <= limit or any(one.rises for one in _measure_trends(REWARDS, curves)):
         return None
     at = find_crossing(curve, (course.before + course.after) / 2)
-    said = f"The loss rose from {course.before:.4g} to {course.after:.4g} and stayed, from step {at:g} on."
+    said = (
+        f"The loss rose from {course.before:.4g} to {course.after:.4g} and stayed high from step {at:g} on."
+    )
     return said, 0.8
 
 
@@ -167,7 +168,10 @@ def _detect_collapse(curve: PrintedCurve, curves: Sequence[PrintedCurve]) -> tup
     if curve.name in REWARDS:
         fall, scale = -course.change, max(abs(course.before), abs(course.after))
         if fall > max(6 * course.error, 3 * course.noise, 0.5 * scale, 0.02) and course.steady <= -0.4:
-            return f"The {curve.name} fell from {course.before:.4g} to {course.after:.4g} and stayed.", 0.65
+            return (
+                f"The {curve.name} fell from {course.before:.4g} to {course.after:.4g} and stayed low.",
+                0.65,
+            )
     if curve.name == "entropy" and course.before > 0 and abs(course.after) < min(0.05, 0.1 * course.before):
         rewards = _measure_trends(REWARDS, curves)
         if rewards and not any(one.rises for one in rewards):
@@ -183,7 +187,7 @@ def _measure_trends(names: Sequence[str], curves: Sequence[PrintedCurve]) -> lis
 
 
 def find_risen_reward(curves: Sequence[PrintedCurve]) -> tuple[PrintedCurve, CurveTrend] | None:
-    """The reward of a training that clearly rose, the clearest of them."""
+    """Return the reward curve that rose most clearly, if any did."""
     found = [
         (each, one) for each in curves if each.name in REWARDS and (one := measure_trend(each)) and one.rises
     ]
@@ -191,7 +195,7 @@ def find_risen_reward(curves: Sequence[PrintedCurve]) -> tuple[PrintedCurve, Cur
 
 
 def find_flat_reward(curves: Sequence[PrintedCurve]) -> PrintedCurve | None:
-    """A reward that was the same all along, or whose spread or advantage was 0: nothing to learn from."""
+    """Return a reward curve without a learning signal: a constant reward, or a spread or advantage of 0."""
     for each in curves:
         values = list_values(each)
         flat = each.name == "reward" and len(values) >= LEAST_FLAT and is_constant(values)
@@ -202,12 +206,11 @@ def find_flat_reward(curves: Sequence[PrintedCurve]) -> PrintedCurve | None:
 
 
 LEAST_FLAT = 6
-"""Points from which on a constant is no chance."""
+"""Least number of points for a constant curve to be no coincidence."""
 
 
-# Whether a model's outputs lost their form: empty, without the mark that right answers have, going round
-# in circles, running on, or no action to the world. Each is counted against the untouched model's
-# outputs.
+# Outputs that lost their format: empty, without the mark of correct answers, repetitive, too long, or no
+# valid action in the environment. Each share is compared with the outputs of the untouched model.
 
 MARKS = ("####", "\\boxed{", "<answer>", "```", "Action:", "answer[", "The answer is", "Final answer")
 NOTED = re.compile(
@@ -216,31 +219,31 @@ NOTED = re.compile(
     re.IGNORECASE,
 )
 REFUSED = ("nothing happens", "there is no action", "invalid action", "unknown action", "not a valid action")
-"""How a world answers what is no action in it."""
+"""How environments answer an invalid action."""
 SHOWN = 4000
-"""Characters of an output that are looked at."""
+"""Number of characters of an output that are examined."""
 WINDOW = 12
 LEAST_EXAMPLES = 8
-"""Examples from which on shares are spoken of."""
+"""Least number of examples for shares to count."""
 MORE = 0.2
-"""By how much a share must grow."""
+"""Least growth of a share."""
 CERTAIN = 3.0
-"""And by how many standard errors."""
+"""Least growth in standard errors."""
 
 
 @dataclass(frozen=True)
 class OutputDrift:
     what: str
-    """`are empty`, with `of the outputs` before it."""
+    """A predicate such as `are empty`."""
     before: float | None
     """None: the untouched model's outputs are not known."""
     after: float
     examples: tuple[ExampleResult, ...]
-    """Some that show it."""
+    """Some examples with this trait."""
 
 
 def find_drift(before: Sequence[ExampleResult], after: Sequence[ExampleResult]) -> OutputDrift | None:
-    """What grew most, if anything did clearly."""
+    """Return the trait that grew most, if any grew clearly."""
     if len(after) < LEAST_EXAMPLES:
         return None
     found = [
@@ -274,14 +277,14 @@ def _list_traits(
 ) -> dict[str, Callable[[ExampleResult], bool]]:
     traits: dict[str, Callable[[ExampleResult], bool]] = {
         "are empty": lambda one: not one.output.strip() and len(one.trajectory) < 2,
-        "go round in circles": lambda one: is_repetitive(one.output),
+        "repeat themselves": lambda one: is_repetitive(one.output),
         "could not be read": lambda one: bool(NOTED.search(one.note)),
-        "come to no action": lambda one: _share_refused(one) >= 0.5,
+        "lead to no valid action": lambda one: _share_refused(one) >= 0.5,
     }
     if len(before) >= LEAST_EXAMPLES:
         lengths = sorted(len(one.output) for one in before)
         limit = max(2 * lengths[int(0.95 * (len(lengths) - 1))], 400)
-        traits["run on"] = lambda one: len(one.output) > limit
+        traits["are much too long"] = lambda one: len(one.output) > limit
         for mark in MARKS:
             if _is_mark_expected(mark, before, after):
                 traits[f"have no {mark}"] = lambda one, mark=mark: mark not in one.output  # type: ignore[misc]
@@ -289,7 +292,7 @@ def _list_traits(
 
 
 def _is_mark_expected(mark: str, before: Sequence[ExampleResult], after: Sequence[ExampleResult]) -> bool:
-    """Right answers have it, wherever they come from; where there are none, most outputs had it."""
+    """Whether correct answers have a mark. If there are none, whether most earlier outputs had it."""
     right = [mark in one.output for one in (*before, *after) if one.score >= 1 and len(one.trajectory) < 2]
     if right:
         return sum(right) >= 0.9 * len(right)
@@ -297,7 +300,7 @@ def _is_mark_expected(mark: str, before: Sequence[ExampleResult], after: Sequenc
 
 
 def is_repetitive(text: str) -> bool:
-    """Whether a text says the same again and again: few of its stretches are different."""
+    """Whether a text repeats itself: few of its windows are distinct."""
     shown = text[:SHOWN]
     count = len(shown) - WINDOW + 1
     if count < 150:
@@ -306,7 +309,7 @@ def is_repetitive(text: str) -> bool:
 
 
 def _share_refused(result: ExampleResult) -> float:
-    """The share of turns that the world could do nothing with."""
+    """Return the share of turns that the environment refused."""
     turns = result.trajectory[1:]
     if not turns:
         return 0.0

@@ -1,11 +1,10 @@
-"""Programs of the agent that broke: errors that nobody caught, with Python's tracebacks, memory that ran
-out, commands that failed.
+"""Find errors of the agent's programs in logs: Python tracebacks, out of memory, failed commands.
 
-Prefixes that launchers put before each line (`[rank0]: `, `(pid=7) `) are taken off. A traceback that is cut
-at its end has no error and is left out.
+Prefixes that launchers put before each line (`[rank0]: `, `(pid=7) `) are removed. A traceback without its
+last line names no error and is ignored.
 
-How much one weighs depends on what came after it in the same log: a training that went on from there had
-caught it, one that began anew had been mended.
+The weight of an error depends on what follows it in the same log. If the same training continued, it had
+caught the error. If a new training began, the error had been fixed.
 """
 
 import re
@@ -18,22 +17,22 @@ from agent2rl.analysis.attempts import AgentSourceFile, AttemptSpan
 from agent2rl.analysis.findings import EvidenceBook, Failure
 from agent2rl.analysis.log_readings import MetricReading, PrintedLine, read_metrics, split_streams
 
-# Python's tracebacks in printed text: what was raised and where, chains and groups of them as one.
+# Python tracebacks. A chain or a group of exceptions counts as one.
 
 BEGIN = re.compile(r"^(?P<prefix>.{0,80}?)(?P<group>Exception Group )?Traceback \(most recent call last\):")
 FRAME = re.compile(r'^\s*File "(?P<file>[^"]{1,500})", line (?P<line>\d{1,9})(?:, in (?P<call>.{1,200}))?')
 ERROR = re.compile(r"^(?P<type>[A-Za-z_][\w.]{0,200})(?::\s?(?P<message>.*))?$")
 CHAIN = re.compile(r"^(?:During handling of the above exception|The above exception was the direct cause)")
 MARK = re.compile(r"^\s*+[|+] ?")
-"""Stands before each line of an exception group."""
+"""Prefix of each line of an exception group."""
 LAUNCHER = re.compile(r"^(?:\[[\w:./ -]{1,40}\]|\([\w=:., -]{1,60}\)):? ?")
-"""Puts its name before each line of a process."""
+"""Prefix that a launcher puts before each line of a process."""
 LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python\d|^<|/conda/|/\.venv/")
 RAISED = re.compile(
     r"(?:Error|Exception|Interrupt|Exit|Iteration|Group|Warning|Timeout|Failure|Refused|Stop)$"
 )
 LONGEST_LINES = 400
-"""Of one traceback; Python itself folds repeated frames."""
+"""Limit on the lines of a traceback. Python itself folds repeated frames."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ class TracebackFrame:
 
 @dataclass(frozen=True)
 class PrintedTraceback:
-    """An error that nobody caught, as it was printed."""
+    """A traceback in printed output."""
 
     type: str
     message: str
@@ -56,7 +55,7 @@ class PrintedTraceback:
     begin: PrintedLine
     end: PrintedLine
     cause: str = ""
-    """What it was raised from, or what was within it."""
+    """The exception that it was raised from, or the first one in the group."""
 
     @property
     def text(self) -> str:
@@ -65,7 +64,7 @@ class PrintedTraceback:
     def find_own_frame(
         self, sources: Sequence[AgentSourceFile]
     ) -> tuple[TracebackFrame, AgentSourceFile | None] | None:
-        """The last frame in the agent's code, and the file where that was recorded."""
+        """Return the last frame in the agent's code, and its file if that was recorded."""
         for frame in reversed(self.frames):
             if source := find_source(frame, sources):
                 return frame, source
@@ -76,17 +75,17 @@ class PrintedTraceback:
 
 
 def find_source(frame: TracebackFrame, sources: Sequence[AgentSourceFile]) -> AgentSourceFile | None:
-    """The file of a frame, by the end of its path."""
+    """Return the source file of a frame, matched by the end of its path."""
     if LIBRARY.search(frame.file):
         return None
     path = "/" + frame.file.removeprefix("./")
-    whole = (each for each in sources if path.endswith(f"/{each.path}"))
-    named = (each for each in sources if f"/{each.path}".endswith(path))  # started where it lies
-    return next(whole, None) or next(named, None)
+    full = (each for each in sources if path.endswith(f"/{each.path}"))
+    named = (each for each in sources if f"/{each.path}".endswith(path))  # started from its own folder
+    return next(full, None) or next(named, None)
 
 
 def parse_tracebacks(lines: Sequence[PrintedLine]) -> list[PrintedTraceback]:
-    """All of them in their order, each chain and each group as one."""
+    """Return all tracebacks in order. Each chain and each group is one."""
     found: list[PrintedTraceback] = []
     place, chained, group = 0, False, False
     lines = [_strip_launcher(line) for line in lines]
@@ -117,12 +116,11 @@ def _strip_launcher(line: PrintedLine) -> PrintedLine:
 
 
 def _is_group_line(text: str) -> bool:
-    """Of an exception group."""
     return text.lstrip().startswith(("|", "+"))
 
 
 def _join_tracebacks(first: PrintedTraceback, then: PrintedTraceback, chained: bool) -> PrintedTraceback:
-    """Of a chain the last is what ended the program; of a group the first within it says most."""
+    """Join two tracebacks. The last of a chain ended the program; the first in a group says most."""
     main, other = (then, first) if chained else (first, then)
     frames = main.frames if chained else (first.frames if first.cause else (*first.frames, *then.frames))
     return PrintedTraceback(
@@ -138,7 +136,7 @@ def _join_tracebacks(first: PrintedTraceback, then: PrintedTraceback, chained: b
 def _parse_traceback(
     lines: Sequence[PrintedLine], first: int, prefix: str
 ) -> tuple[PrintedTraceback | None, int]:
-    """The traceback that begins here, and where to read on."""
+    """Parse the traceback that begins here; return it, and the line to continue at."""
     frames: list[TracebackFrame] = []
     at = first if FRAME.match(lines[first].text) else first + 1
     while at < min(len(lines), first + LONGEST_LINES):
@@ -154,18 +152,18 @@ def _parse_traceback(
             raised = PrintedTraceback(error["type"], message[:300], tuple(frames), lines[first], lines[at])
             return raised, at + 1
         else:
-            return None, at  # something else was printed in between
+            return None, at  # other output was printed in between
         at += 1
     return None, max(at, first + 1)
 
 
 def _continues_line(lines: Sequence[PrintedLine], first: int, at: int) -> bool:
-    """Whether it is the rest of the line before, which was taken apart at a quoted end of line."""
+    """Whether this is the rest of the previous line, which was split at a quoted line break."""
     return lines[at].number == lines[at - 1].number != lines[first].number
 
 
 def _strip_prefix(text: str, prefix: str) -> str:
-    """Without what a launcher or a group put before it."""
+    """Remove the prefix of a launcher or of an exception group."""
     if _is_group_line(prefix):
         return MARK.sub("", text)
     return text.removeprefix(prefix)
@@ -188,17 +186,17 @@ SHELL = re.compile(
     r"|\bexit(?:ed with)?(?: code| status)?[:=]? [1-9]\d{0,2}$"
 )
 CODE = re.compile(r"^\s*(?:except\b|#|raise\b|if\b|elif\b|assert\b)|^\s*\d*\s*[-*•] ")
-"""Such a line quotes an error and prints none."""
+"""A line like this quotes an error but does not report one."""
 HINTS = (
     *("emory", "bad_alloc", "ALLOC_FAILED", "EXHAUSTED", "oom-kill", "Killed", "137", "SIGKILL", "exit"),
     *("not found", "open file", "error: ", "Segmentation", "No space"),
 )
-"""In every line that is looked at."""
+"""Only lines with one of these are searched, for speed."""
 STOPPED = {"KeyboardInterrupt", "SystemExit", "BrokenPipeError"}
-"""Errors that somebody wanted."""
+"""Exceptions that stop a program on purpose."""
 
-Aftermath = Literal["end", "mended", "caught"]
-WEIGHT: dict[Aftermath, float] = {"end": 1.0, "mended": 0.35, "caught": 0.15}
+Aftermath = Literal["end", "fixed", "caught"]
+WEIGHT: dict[Aftermath, float] = {"end": 1.0, "fixed": 0.35, "caught": 0.15}
 MOST_ERRORS = 3
 
 
@@ -210,7 +208,7 @@ class LoggedError:
 
 @dataclass(frozen=True)
 class _ErrorMatch:
-    """One place in a log."""
+    """An error at one place in a log."""
 
     kind: Literal["code-error", "out-of-memory"]
     text: str
@@ -221,7 +219,7 @@ class _ErrorMatch:
 
 
 def find_logged_errors(span: AttemptSpan, book: EvidenceBook) -> list[LoggedError]:
-    """What broke, the weightiest first, each error once."""
+    """Return errors by weight, the heaviest first. Equal errors are returned once."""
     logs, course = split_streams(span.printed), read_metrics(span.printed)
     found: dict[tuple[str, str], tuple[float, _ErrorMatch, Aftermath]] = {}
     for name, lines in logs.items():
@@ -230,15 +228,15 @@ def find_logged_errors(span: AttemptSpan, book: EvidenceBook) -> list[LoggedErro
         elsewhere = not places and any(course.values())
         for place, each in enumerate(broke):
             after = _classify_aftermath(each, course[name], places, place == len(broke) - 1)
-            sure = each.confidence * WEIGHT[after] * (0.6 if elsewhere else 1.0)
-            # The last of equals: it is the nearest to the end.
+            confidence = each.confidence * WEIGHT[after] * (0.6 if elsewhere else 1.0)
+            # Of equal errors, prefer the last one, which is nearest to the end.
             key = (each.kind, each.text[:80])
-            if key not in found or sure >= found[key][0]:
-                found[key] = (sure, each, after)
+            if key not in found or confidence >= found[key][0]:
+                found[key] = (confidence, each, after)
     most = sorted(found.values(), key=lambda one: -one[0])[:MOST_ERRORS]
     return [
-        LoggedError(_build_failure(each, after, sure, span.sources, book), after)
-        for sure, each, after in most
+        LoggedError(_build_failure(each, after, confidence, span.sources, book), after)
+        for confidence, each, after in most
     ]
 
 
@@ -247,9 +245,9 @@ def _scan_errors(lines: Sequence[PrintedLine]) -> Iterator[_ErrorMatch]:
     for raised in parse_tracebacks(lines):
         inside |= set(range(raised.begin.place, raised.end.place + 1))
         memory = bool(MEMORY.search(f"{raised.text} ")) or raised.type.endswith(("MemoryError", "bad_alloc"))
-        sure = 0.35 if raised.type in STOPPED else 0.95 if memory else 0.9
+        confidence = 0.35 if raised.type in STOPPED else 0.95 if memory else 0.9
         kind: Literal["code-error", "out-of-memory"] = "out-of-memory" if memory else "code-error"
-        yield _ErrorMatch(kind, raised.text, raised.begin, raised.end, sure, raised)
+        yield _ErrorMatch(kind, raised.text, raised.begin, raised.end, confidence, raised)
     for line in lines:
         if not any(hint in line.text for hint in HINTS) or line.place in inside:
             continue
@@ -266,15 +264,15 @@ def _scan_errors(lines: Sequence[PrintedLine]) -> Iterator[_ErrorMatch]:
 def _classify_aftermath(
     broke: _ErrorMatch, course: Sequence[MetricReading], places: Sequence[int], last: bool
 ) -> Aftermath:
-    """What followed in the same log."""
+    """Return what followed the error in the same log."""
     before, later = bisect_left(places, broke.begin.place), bisect_right(places, broke.end.place)
     if later == len(places):
-        return "end" if last else "mended"
-    return "caught" if before and _continues_training(course[before - 1], course[later]) else "mended"
+        return "end" if last else "fixed"
+    return "caught" if before and _continues_training(course[before - 1], course[later]) else "fixed"
 
 
 def _continues_training(one: MetricReading, other: MetricReading) -> bool:
-    """Whether the next line of a training's course is the same training's."""
+    """Whether two consecutive metric readings belong to the same training."""
     if one.step is not None and other.step is not None:
         return other.step > one.step
     if one.epoch is not None and other.epoch is not None:
@@ -283,7 +281,11 @@ def _continues_training(one: MetricReading, other: MetricReading) -> bool:
 
 
 def _build_failure(
-    broke: _ErrorMatch, after: Aftermath, sure: float, sources: Sequence[AgentSourceFile], book: EvidenceBook
+    broke: _ErrorMatch,
+    after: Aftermath,
+    confidence: float,
+    sources: Sequence[AgentSourceFile],
+    book: EvidenceBook,
 ) -> Failure:
     at = broke.end.printed.at
     cited = [book.add_evidence("log", broke.end.where, broke.text, at)]
@@ -298,9 +300,12 @@ def _build_failure(
         said += f" at {own[0]}" if own else ""
         said += f", in {last}" if not own or own[0] != last else ""
         said += f" (after {raised.cause[:100]})" if raised.cause else ""
-    ends = {"end": "", "mended": "; later something else was run", "caught": "; the training went on"}
+    ends = {"end": "", "fixed": "; another program ran later", "caught": "; the training continued"}
     return Failure(
-        kind=broke.kind, message=f"{said}{ends[after]}.", confidence=round(sure, 3), evidence=tuple(cited)
+        kind=broke.kind,
+        message=f"{said}{ends[after]}.",
+        confidence=round(confidence, 3),
+        evidence=tuple(cited),
     )
 
 

@@ -1,4 +1,4 @@
-"""What is known of a value without running anything."""
+"""Abstract values: what is known of a value without running the program."""
 
 import ast
 from collections.abc import Iterable, Mapping
@@ -7,9 +7,8 @@ from enum import Enum
 from typing import Union
 
 from agent2rl.analysis.programs.marks import NONE, Marks
+from agent2rl.analysis.workspace_paths import HOLE
 
-HOLE = "\0"
-"""Stands in a text for a part that is not known."""
 MOST_THINGS, MOST_DEPTH, MOST_FIELDS, MOST_SEEN = 6, 4, 200, 300
 LONGEST_TEXT = 10_000
 
@@ -35,7 +34,7 @@ class AbstractValue:
     marks: Marks = NONE
     constant: Constant = UNKNOWN
     things: tuple["AbstractObject", ...] = ()
-    """What it may be."""
+    """The objects that it may be."""
 
     def with_marks(self, *marks: str) -> "AbstractValue":
         return AbstractValue(self.marks | frozenset(marks), self.constant, self.things)
@@ -46,7 +45,7 @@ class AbstractValue:
 
     @property
     def text(self) -> str | None:
-        """Perhaps with holes."""
+        """The text, which may have holes."""
         return self.constant if isinstance(self.constant, str) else None
 
     @property
@@ -71,7 +70,7 @@ class NameScope:
         return None
 
     def find_outer_scope(self, name: str) -> "NameScope":
-        """The scope around this one that has a name, else the outermost."""
+        """Return the enclosing scope that has a name, else the outermost."""
         scope = self
         while scope.parent is not None:
             scope = scope.parent
@@ -97,8 +96,7 @@ class FunctionValue:
     module: ModuleValue
     defaults: dict[str, AbstractValue]
     options: dict[str, AbstractValue] = field(default_factory=dict)
-    """What its decorators say of its command line."""
-    owner: Union["ClassValue", None] = None
+    """Command-line options that its decorators declare."""
 
     @property
     def name(self) -> str:
@@ -112,7 +110,7 @@ class ClassValue:
     scope: NameScope
     bases: tuple[AbstractValue, ...]
     fields: tuple[str, ...]
-    """Annotated names, in order: a dataclass's parameters."""
+    """Annotated names, in order: the parameters of a dataclass."""
 
     def find_member(self, name: str, depth: int = 0) -> AbstractValue | None:
         if name in self.scope.names:
@@ -134,7 +132,7 @@ class ClassValue:
         return tuple(dict.fromkeys([*above, *self.fields]))
 
     def list_library_bases(self, depth: int = 0) -> list[str]:
-        """Names of the library's classes that it comes from."""
+        """Return the names of library classes that it derives from."""
         found = []
         for base in self.bases if depth < MOST_DEPTH else ():
             for thing in base.things:
@@ -155,10 +153,10 @@ class InstanceValue:
 
 @dataclass(eq=False)
 class ListValue:
-    """A list, a tuple, a set, an iterator."""
+    """A list, tuple, set or iterator."""
 
     elements: list[AbstractValue] | None
-    """None where it is not known how many there are; then `rest` is any of them."""
+    """None if the length is not known. Then `rest` is any of them."""
     rest: AbstractValue = NOTHING
 
     def join_elements(self) -> AbstractValue:
@@ -167,7 +165,7 @@ class ListValue:
 
 @dataclass(eq=False)
 class DictValue:
-    """A dictionary, or a name space."""
+    """A dictionary or a namespace."""
 
     known: dict[str, AbstractValue]
     rest: AbstractValue = NOTHING
@@ -178,14 +176,14 @@ class DictValue:
 
 @dataclass(eq=False)
 class LibrarySymbol:
-    """Something of a library."""
+    """A function, class or module of a library."""
 
     name: str
 
 
 @dataclass(eq=False)
 class LibraryObject:
-    """What a call into a library gave."""
+    """The result of a library call."""
 
     name: str
     positional: tuple[AbstractValue, ...] = ()
@@ -203,7 +201,7 @@ class LibraryObject:
 
 @dataclass(eq=False)
 class UnresolvedMethod:
-    """An attribute of something, which may be called."""
+    """An attribute of unknown kind, which may be called."""
 
     receiver: AbstractValue
     owner: Union["AbstractObject", None]
@@ -225,7 +223,7 @@ class PartialFunction:
 
 @dataclass(eq=False)
 class GradientFunction:
-    """A function that gives the gradient of another one."""
+    """A function that returns the gradient of another one."""
 
     target: AbstractValue
 
@@ -262,7 +260,7 @@ def make_list(elements: Iterable[AbstractValue]) -> AbstractValue:
 
 
 def make_open_list(element: AbstractValue) -> AbstractValue:
-    """A list of nobody knows how many."""
+    """Make a list of unknown length."""
     return make_value(ListValue(None, element))
 
 
@@ -271,7 +269,7 @@ def make_dict(known: Mapping[str, AbstractValue], rest: AbstractValue = NOTHING)
 
 
 def join_values(values: Iterable[AbstractValue]) -> AbstractValue:
-    """What it may be when it is one of these."""
+    """Return a value that may be any of these."""
     found = [value for value in values if value is not NOTHING]
     if not found:
         return NOTHING
@@ -283,14 +281,14 @@ def join_values(values: Iterable[AbstractValue]) -> AbstractValue:
 
 
 def _join_constants(constants: list[Constant]) -> Constant:
-    said = [each for each in constants if each is not None]
-    if not said:
+    known = [each for each in constants if each is not None]
+    if not known:
         return None
-    first = said[0]
-    if all(type(each) is type(first) and each == first for each in said):
+    first = known[0]
+    if all(type(each) is type(first) and each == first for each in known):
         return first
-    texts = [each for each in said if isinstance(each, str)]
-    if len(texts) < len(said):
+    texts = [each for each in known if isinstance(each, str)]
+    if len(texts) < len(known):
         return UNKNOWN
     shared = 0
     while all(len(text) > shared and text[shared] == texts[0][shared] for text in texts):
@@ -299,7 +297,7 @@ def _join_constants(constants: list[Constant]) -> Constant:
 
 
 def collect_marks(value: AbstractValue | None) -> Marks:
-    """The marks of a value and of what is in it."""
+    """Return the marks of a value and of everything in it."""
     if value is None:
         return NONE
     marks, seen, left = value.marks, set[int](), MOST_SEEN

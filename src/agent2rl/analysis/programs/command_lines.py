@@ -1,8 +1,7 @@
-"""Command lines and shell scripts as launches of programs, and the trainers that are started that way:
-what they train by, from what, and to where.
+"""Parse command lines and shell scripts into program launches, and command-line trainers into training jobs.
 
-Of the shell only what drivers are made of is read: commands in their order, variables, loops over words, text
-that is fed to an interpreter. What is conditional is taken to run.
+Of the shell language, only sequences of commands, variables, loops over words and here-documents are covered.
+Conditional commands are assumed to run.
 """
 
 import re
@@ -18,7 +17,7 @@ from agent2rl.analysis.programs import program_settings, source_files
 from agent2rl.analysis.programs.abstract_values import UNKNOWN
 from agent2rl.analysis.programs.source_files import AgentSourceFiles
 
-# Command lines and shell scripts as launches of programs.
+# Command lines and shell scripts.
 
 LONGEST, MOST, MOST_LINES, DEEPEST = 100_000, 60, 2000, 4
 WRAPPERS = {
@@ -35,7 +34,7 @@ WRAPPER_VALUES = {
     "srun": 0,
     "flock": 1,
 }
-"""And how many words of their own follow."""
+"""Wrapper commands, with the number of their own arguments."""
 PYTHON = re.compile(r"^(?:.*/)?(?:python|pypy)[\d.]*$")
 SHELLS = {"bash", "sh", "zsh", "dash", "source", "."}
 LAUNCHERS = {
@@ -52,18 +51,18 @@ OPERATORS = {";", "&&", "||", "|", "&", ";;", "|&"}
 
 @dataclass(frozen=True)
 class ProgramLaunch:
-    """A program that is started."""
+    """The launch of a program."""
 
     kind: Literal["script", "code", "tool", "copy", "shell"]
     name: str
-    """Path of a script, name of a tool, or the code itself."""
+    """Path of a script, name of a tool, or the code of `python -c`."""
     argv: tuple[str, ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass
 class ShellState:
-    """The state of a shell while its script is read."""
+    """State of a shell while its script is parsed."""
 
     files: AgentSourceFiles
     variables: dict[str, str]
@@ -76,13 +75,13 @@ class ShellState:
 def parse_command(
     command: str, files: AgentSourceFiles, variables: Mapping[str, str] | None = None, near: str = ""
 ) -> list[ProgramLaunch]:
-    """What a command line starts; a shell script is one launch, to be read by `expand_shell_script`."""
+    """Return what a command line launches. A shell script is one launch; see `expand_shell_script`."""
     words = _split_words(command)
     return list(_strip_wrappers(words, ShellState(files, dict(variables or {}), near)))[:MOST]
 
 
 def expand_shell_script(launch: ProgramLaunch, files: AgentSourceFiles) -> list[ProgramLaunch]:
-    """What a shell script, or a text that a shell is given, starts."""
+    """Return what a shell script, or the text of `sh -c`, launches."""
     source = files.sources.get(launch.name)
     text = source.text if source else launch.name
     variables = dict(launch.environment)
@@ -195,7 +194,7 @@ def _parse_module(
 def _parse_launcher(
     rest: list[str], environment: tuple[tuple[str, str], ...], shell: ShellState
 ) -> Iterator[ProgramLaunch]:
-    """What follows the launcher's own options."""
+    """Parse what follows the launcher's own options."""
     for number, word in enumerate(rest):
         if word in ("-m", "--module") and number + 1 < len(rest):
             yield from _parse_module(rest[number + 1 :], environment, shell)
@@ -237,7 +236,7 @@ def _read_script(text: str, shell: ShellState) -> None:
 
 
 def _read_heredoc(line: str, text: str, shell: ShellState) -> None:
-    """A text that an interpreter reads from its input."""
+    """Parse a here-document for Python or a shell."""
     words = [word for word in _split_words(_expand_variables(line, shell)) if word]
     name = words[0].rpartition("/")[2] if words else ""
     if words and PYTHON.match(words[0]):
@@ -249,7 +248,7 @@ def _read_heredoc(line: str, text: str, shell: ShellState) -> None:
 
 
 def _unroll_loop(loop: re.Match[str], lines: list[str], number: int, shell: ShellState) -> int:
-    """`for name in words; do … done`, once for each word."""
+    """Parse `for name in words; do … done` once for each word; return the line after it."""
     end, depth = number, 0
     inline = lines[number - 1][loop.end() :]
     if re.search(r"\bdone\b", inline):
@@ -282,8 +281,8 @@ def _read_line(line: str, shell: ShellState) -> None:
             shell.variables |= {match[1]: match[2] for match in assigned}
             continue
         for launch in _strip_wrappers(words, shell):
-            said = tuple({**shell.variables, **dict(launch.environment)}.items())
-            kept = tuple((name, value) for name, value in said if not name.isdigit() and name != "@")
+            variables = tuple({**shell.variables, **dict(launch.environment)}.items())
+            kept = tuple((name, value) for name, value in variables if not name.isdigit() and name != "@")
             shell.found.append(ProgramLaunch(launch.kind, launch.name, launch.argv, kept))
 
 
@@ -298,7 +297,7 @@ def _expand_variables(line: str, shell: ShellState) -> str:
 
 
 def _split_commands(line: str) -> Iterator[list[str]]:
-    """The commands of a line, each as its words; redirections are left out."""
+    """Yield the commands of a line as lists of words, without redirections."""
     lexer = shlex.shlex(line, posix=True, punctuation_chars=";&|<>")
     lexer.whitespace_split = True
     words: list[str] = []
@@ -321,9 +320,8 @@ def _split_commands(line: str) -> Iterator[list[str]]:
         yield words
 
 
-# Trainers that are started by a command line: what they train by, from what, and to where.
+# Trainers that are started from the command line.
 
-RECIPE = "agent2rl.agents.recipe.train"
 METHODS: dict[str, Route | None] = {
     "sft": "sft",
     "pt": "sft",
@@ -362,20 +360,20 @@ CONFIGS = (".yaml", ".yml", ".json", ".toml")
 
 @dataclass(frozen=True)
 class ToolTrainingJob:
-    """What a tool is told to do."""
+    """The training that a command-line tool performs."""
 
     route: Route | None
-    """None: nothing of the policy is trained."""
+    """None: the policy is not trained."""
     start: str | None
     target: str | None
     settings: tuple[tuple[str, JsonValue, str, bool], ...]
-    """And what the tool calls it, and whether the command line said it."""
+    """Name, value, the tool's own name for it, and whether it is from the command line."""
     config: str | None
     world: bool = False
 
 
 def parse_training_job(launch: ProgramLaunch, files: AgentSourceFiles) -> ToolTrainingJob | None:
-    """None where it is no trainer."""
+    """Return the training job of a launch; None if it is no trainer."""
     words = [word for word in launch.argv if not word.startswith("-")]
     said: dict[str, JsonValue] = {
         name: value.constant
@@ -410,7 +408,7 @@ def parse_training_job(launch: ProgramLaunch, files: AgentSourceFiles) -> ToolTr
 
 
 def _find_method(name: str, words: list[str], every: Mapping[str, JsonValue]) -> str | None:
-    """The method's name; None where it is no trainer."""
+    """Return the name of the training method; None if it is no trainer."""
     first = words[0].lower() if words else ""
     last = name.rpartition(".")[2].lower()
     if name == "trl" or name.startswith("trl.scripts"):
@@ -448,7 +446,7 @@ def _find_method(name: str, words: list[str], every: Mapping[str, JsonValue]) ->
 
 
 def _is_config_driven(name: str) -> bool:
-    """Whether a configuration says what the tool trains by."""
+    """Whether a configuration file determines the training method."""
     return name.startswith(("llamafactory", "lmf", "axolotl", "swift", "autotrain"))
 
 

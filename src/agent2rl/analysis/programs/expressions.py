@@ -1,13 +1,10 @@
-"""Expressions, and the names, attributes and items that their values are bound to: constants are worked
-out where they are known, marks are passed on.
-"""
+"""Interpret expressions and assignments: fold known constants and pass on marks."""
 
 import ast
 
 from agent2rl.analysis.programs import marks as m
 from agent2rl.analysis.programs import standard_library_calls, value_operations
 from agent2rl.analysis.programs.abstract_values import (
-    HOLE,
     LONGEST_TEXT,
     NOTHING,
     UNKNOWN,
@@ -32,6 +29,7 @@ from agent2rl.analysis.programs.abstract_values import (
 )
 from agent2rl.analysis.programs.interpreter_core import DEEPEST
 from agent2rl.analysis.programs.value_operations import ItemInterpreter
+from agent2rl.analysis.workspace_paths import HOLE
 
 
 class ExpressionInterpreter(ItemInterpreter):
@@ -291,7 +289,7 @@ def _concatenate_lists(left: AbstractValue, right: AbstractValue) -> AbstractVal
 
 
 def _is_slice(node: ast.expr) -> bool:
-    """Whether an index is a place and not a choice of tokens."""
+    """Whether an index selects positions, not tokens."""
     parts = node.elts if isinstance(node, ast.Tuple) else [node]
     return all(isinstance(part, ast.Slice | ast.Constant | ast.UnaryOp) for part in parts)
 
@@ -306,7 +304,7 @@ def _dotted_name(node: ast.expr) -> str:
 
 
 def _keep_json_row(left: AbstractValue, right: AbstractValue) -> AbstractValue | None:
-    """What was written as JSON stays what it is when a line's end is put behind it."""
+    """Keep a JSON row if only white space, such as a line break, is appended."""
     for value, other in ((left, right), (right, left)):
         blank = other.known and isinstance(other.constant, str) and not other.constant.strip()
         if blank and any(isinstance(one, DictValue) for one in value.things):
@@ -314,7 +312,7 @@ def _keep_json_row(left: AbstractValue, right: AbstractValue) -> AbstractValue |
     return None
 
 
-# Names, attributes and items that values are bound to.
+# Assignment to names, attributes and items.
 
 
 class BindingInterpreter(ExpressionInterpreter):
@@ -344,11 +342,11 @@ class BindingInterpreter(ExpressionInterpreter):
                 self._store_item(target, value, scope)
 
     def _set_name(self, names: dict[str, AbstractValue], name: str, value: AbstractValue) -> None:
-        """In a branch that may not be taken, what was there before may stay."""
+        """Set a name. In a branch that may not be taken, the old value stays possible."""
         names[name] = join_values([names.get(name, NOTHING), value]) if self.uncertain else value
 
     def _note_name(self, name: str, value: AbstractValue, scope: NameScope) -> None:
-        """For whoever looks for well-known names of hyperparameters."""
+        """Hook for well-known names of hyperparameters."""
 
     def _unpack_targets(self, targets: list[ast.expr], value: AbstractValue, scope: NameScope) -> None:
         plain = not any(isinstance(each, ast.Starred) for each in targets)

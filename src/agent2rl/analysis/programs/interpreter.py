@@ -1,6 +1,4 @@
-"""Steps through one program: the agent's own functions are stepped into, those of libraries are known or
-guessed.
-"""
+"""Interpret one program. The agent's own functions are stepped into; library calls are known or guessed."""
 
 import ast
 from collections.abc import Callable, Mapping, Sequence
@@ -52,7 +50,7 @@ from agent2rl.analysis.programs.model_calls import RouteGuess
 from agent2rl.analysis.programs.source_files import AgentSourceFiles, PythonScript
 from agent2rl.analysis.programs.statements import StatementInterpreter
 
-# What calls of libraries do, and what is guessed of those that nobody here knows.
+# Library calls.
 
 CALL_INTERPRETERS: tuple[Callable[[AbstractInterpreter, LibraryCall], AbstractValue | None], ...] = (
     standard_library_calls.interpret_builtin_call,
@@ -66,7 +64,6 @@ CALL_INTERPRETERS: tuple[Callable[[AbstractInterpreter, LibraryCall], AbstractVa
 MAPPING = {
     "map", "imap", "imap_unordered", "starmap", "vmap", "tree_map", "apply", "thread_map", "process_map",
 }  # fmt: skip
-record_training = model_calls.record_training
 
 
 def interpret_library_call(machine: AbstractInterpreter, call: LibraryCall) -> AbstractValue:
@@ -79,7 +76,7 @@ def interpret_library_call(machine: AbstractInterpreter, call: LibraryCall) -> A
 
 
 def interpret_object_call(machine: AbstractInterpreter, call: LibraryCall) -> AbstractValue:
-    """Something that a library made is called itself."""
+    """Interpret a call of an object that a library returned."""
     found = model_calls.call_model_object(machine, call)
     if found is None:
         found = model_calls.interpret_array_call(machine, call) if call.receiver else None
@@ -87,7 +84,7 @@ def interpret_object_call(machine: AbstractInterpreter, call: LibraryCall) -> Ab
 
 
 def guess_call(machine: AbstractInterpreter, call: LibraryCall) -> AbstractValue:
-    """A call passes on the marks of what it is given; functions that it is given are called."""
+    """Guess an unknown call: it passes on the marks of its arguments and calls functions among them."""
     given = [value for value in (call.receiver, *call.all) if value is not None]
     marks = frozenset[str]().union(*map(collect_marks, given))
     results = [found for value in given if (found := _call_callback(machine, call, value)) is not None]
@@ -127,15 +124,15 @@ def _call_callback(
     return make_list([found]) if call.last in MAPPING else found
 
 
-def copy_default(machine: AbstractInterpreter, value: AbstractValue) -> AbstractValue:  # noqa: ARG001
-    """A default of a class's field: each object has its own list."""
+def copy_default(value: AbstractValue) -> AbstractValue:
+    """Copy the default of a class field: each instance has its own list."""
     for one in value.things:
         if isinstance(one, ListValue) and one.elements is not None:
             return make_list(one.elements)
     return value
 
 
-# Calls: the agent's own functions are stepped into, those of libraries are known or guessed.
+# Calls of the agent's own functions and classes.
 
 DEEPEST_CALLS, AGAIN = 24, 2
 
@@ -173,11 +170,11 @@ class CallInterpreter(StatementInterpreter):
         positional: Sequence[AbstractValue],
         keywords: Mapping[str, AbstractValue],
     ) -> AbstractValue:
-        """What a function that is called a reward says of samples is one."""
+        """Mark a result as judged if the function's name means check or reward and it is given samples."""
         if not CHECK.search(name.rpartition(".")[2].lower()):
             return value
         given, marks = _argument_marks(positional, keywords), collect_marks(value)
-        texts = marks & {m.SAID} and not any(isinstance(v.constant, int | float) for v in [value])
+        texts = marks & {m.SAID} and not isinstance(value.constant, int | float)
         if not given & {m.SAID, m.TOKENS, m.WORLD} or marks & {*m.SCORES, m.LOGITS, m.FORWARD, m.DATA}:
             return value
         if value.things and texts and any(isinstance(one, ListValue | DictValue) for one in value.things):
@@ -262,8 +259,8 @@ class CallInterpreter(StatementInterpreter):
         if sum(frame.node is function.node for frame in self.frames) >= AGAIN:
             return AbstractValue(_argument_marks(positional, keywords))
         if function.options and not positional and not keywords:
-            told = program_settings.bind_command_line(self, function)
-            positional, keywords = ([told.pop("")], told) if "" in told else ([], told)
+            options = program_settings.bind_command_line(self, function)
+            positional, keywords = ([options.pop("")], options) if "" in options else ([], options)
         scope = NameScope(self._bind_arguments(function, positional, keywords), function.scope)
         frame = CallFrame(function.node, entered=self.control)
         outside, lexical, loops = self.module, self.lexical, self.loops
@@ -330,7 +327,7 @@ class CallInterpreter(StatementInterpreter):
         for name in names if not init else ():
             found = of.find_member(name)
             if found is not None and name not in made.attributes:
-                made.attributes[name] = copy_default(self, found)
+                made.attributes[name] = copy_default(found)
         trainer_calls.attach_trainer_model(self, made)
         program_settings.note_config_class(self, of, made.attributes, self.place)
         return value
@@ -348,13 +345,15 @@ class CallInterpreter(StatementInterpreter):
         given = positional[0] if positional else NOTHING
         if m.select_models(collect_marks(given)):
             loss = AbstractValue(loss.marks | m.select_models(collect_marks(given)))
-        record_training(self, loss, self.place)
+        model_calls.record_training(self, loss, self.place)
         return make_open_list(AbstractValue(collect_marks(loss)))
 
 
 def _argument_marks(positional: Sequence[AbstractValue], keywords: Mapping[str, AbstractValue]) -> m.Marks:
     return frozenset[str]().union(*map(collect_marks, positional), *map(collect_marks, keywords.values()))
 
+
+# Whole programs.
 
 ENVIRONMENT = {
     "WORKSPACE": ".",
@@ -365,7 +364,7 @@ ENVIRONMENT = {
     "RANK": "0",
     "WORLD_SIZE": "1",
 }
-"""What a program of an agent finds set."""
+"""Environment variables that the harness sets for an agent's programs."""
 
 
 class ProgramInterpreter(CallInterpreter):
@@ -373,7 +372,7 @@ class ProgramInterpreter(CallInterpreter):
         program_settings.note_name(self, name, value)
 
     def record_weight_update(self, before: AbstractValue, change: AbstractValue) -> None:
-        """Weights that are moved by hand, along a gradient that was worked out by hand."""
+        """Record training by manual updates along a manually computed gradient."""
         was, by = collect_marks(before), collect_marks(change)
         learnt = {m.DATA, m.SAID, m.TOKENS, m.WORLD, m.JUDGED, m.EXPERT}
         if m.WEIGHTS not in was or was & learnt or not by & learnt:
@@ -397,7 +396,7 @@ def interpret_program(
     argv: Sequence[str],
     environment: Mapping[str, str],
 ) -> list[str]:
-    """Steps through a program; the command lines that it starts in turn."""
+    """Interpret a program and return the command lines that it starts."""
     machine = ProgramInterpreter(files, trace, argv, {**ENVIRONMENT, **environment})
     if script.tree is None:
         return []

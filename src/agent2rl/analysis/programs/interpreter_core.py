@@ -1,9 +1,6 @@
-"""What the parts of the interpreter share: its state and limits, the names of what each part does, and the
-trace of a program: trainings, weights loaded and saved, files written.
-"""
+"""State, limits and interface of the interpreter, and the trace that it records."""
 
 import ast
-import posixpath
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +11,6 @@ from pydantic import JsonValue
 from agent2rl.analysis.findings import Route
 from agent2rl.analysis.programs import marks as m
 from agent2rl.analysis.programs.abstract_values import (
-    HOLE,
     NOTHING,
     AbstractValue,
     CodeLocation,
@@ -26,72 +22,71 @@ from agent2rl.analysis.programs.abstract_values import (
 )
 from agent2rl.analysis.programs.marks import Marks
 from agent2rl.analysis.programs.source_files import AgentSourceFiles
+from agent2rl.analysis.workspace_paths import HOLE, normalise_path, path_covers
 
-# What the programs of an attempt were seen to do: trainings, weights loaded and saved, files written.
+# The trace.
 
 MOST_STAGES, MOST_NOTED = 12, 500
-WORKSPACE = "/workspace"
-FOLDERS = ("output", "models", "code", "data")
 
 
 @dataclass(frozen=True)
 class DetectedStage:
-    """A training."""
+    """A training that a program performs."""
 
     route: Route
     confidence: float
     places: tuple[CodeLocation, ...]
-    """Where it is done, then what makes it what it is."""
+    """Where it happens, then the lines that determine its route."""
     world: bool = False
-    """Whether the world is played in what it learns from."""
+    """Whether it learns from the task's environment."""
     launch: int = 0
-    """Number of the launch that did it."""
+    """Index of the launch that performs it."""
 
 
 @dataclass(frozen=True)
 class WeightsHistory:
-    """How some weights came about."""
+    """How weights were produced."""
 
     stages: tuple[DetectedStage, ...] = ()
     origins: tuple[str, ...] = ()
-    """Paths of weights that they go on from and that no program here made."""
+    """Paths of weights that training started from and that no program here made."""
     launch: int = 0
 
 
 @dataclass(frozen=True)
 class NotedSetting:
-    """A hyperparameter or data."""
+    """A hyperparameter or a data set that a program uses."""
 
     name: str
     value: JsonValue
     place: CodeLocation | None
     launch: int
     weight: int = 1
-    """Which counts where a program says two things."""
+    """Of two values in a program, the one with more weight counts."""
     on_command_line: bool = False
 
 
 @dataclass
 class ProgramTrace:
-    """Shared by the programs of an attempt, which see each other's files."""
+    """What programs do. Shared by the programs of an attempt, which see each other's files."""
 
     stages: list[DetectedStage] = field(default_factory=list)
     weights: dict[str, WeightsHistory] = field(default_factory=dict)
-    """By path, with holes; the last to be saved last."""
+    """By path, which may have holes; the last saved is last."""
     files: dict[str, AbstractValue] = field(default_factory=dict)
-    """What was written into files of data."""
+    """Values written to data files, by path."""
     models: dict[str, WeightsHistory] = field(default_factory=dict)
-    """By mark."""
+    """History of each loaded model, by mark."""
     noted: dict[tuple[str, str, int], NotedSetting] = field(default_factory=dict)
     loads: list[str] = field(default_factory=list)
     launch: int = 0
     steps: int = 0
-    """That were taken so far."""
+    """Number of steps taken so far."""
     cut: bool = False
-    """Some program was too long to be stepped through."""
+    """Some program exceeded the step limit."""
 
     def load_weights(self, paths: Iterable[str]) -> str:
-        """The mark of a model that is loaded from here."""
+        """Record that a model is loaded; return its mark."""
         found = [self.find_weights(path) or WeightsHistory(origins=(path,)) for path in dict.fromkeys(paths)]
         self.loads += [path for made in found for path in made.origins]
         mark = f"{m.MODEL}{len(self.models)}"
@@ -99,7 +94,7 @@ class ProgramTrace:
         return mark
 
     def add_stage(self, stage: DetectedStage, models: Marks) -> None:
-        """The same line trains once, however often it is passed."""
+        """Record a training. A line counts once, however often it is reached."""
         stage = replace(stage, launch=self.launch)
         before = [each for each in self.stages if _is_same_stage(each, stage)]
         if before and before[0].confidence >= stage.confidence:
@@ -112,7 +107,7 @@ class ProgramTrace:
             )
 
     def save_weights(self, path: str | None, models: Marks, stage: DetectedStage | None = None) -> None:
-        """Weights are written; a stage is what was done to them outside of any training."""
+        """Record that weights are saved. `stage` is a change outside of any training, such as a merge."""
         sought = [self.models[mark] for mark in sorted(models) if mark in self.models]
         if not sought:
             sought = [WeightsHistory(tuple(self.stages[-MOST_STAGES:]), ())] if self.stages else []
@@ -125,10 +120,7 @@ class ProgramTrace:
         self.weights[key] = WeightsHistory(made.stages, made.origins, self.launch)
 
     def find_weights(self, path: str) -> WeightsHistory | None:
-        """The newest weights at a path, or of a folder that holds it."""
-        found = [key for key in self.weights if path_covers(key, normalise_path(path))]
-        exact = [key for key in found if key == normalise_path(path)]
-        return self.weights[(exact or found)[-1]] if found else None
+        return find_weights(self.weights, path)
 
     def copy_weights(self, source: str, target: str) -> None:
         made = self.find_weights(source) or WeightsHistory(origins=(source,))
@@ -141,7 +133,7 @@ class ProgramTrace:
         self.files[key] = join_values([self.files.get(key, NOTHING), value])
 
     def read_file(self, path: str | None) -> AbstractValue:
-        """What programs here wrote to a path; a path that is not known may be any of them."""
+        """Return what programs wrote to a path. A path with holes matches all files that fit."""
         if path is None:
             return NOTHING
         wanted = normalise_path(path)
@@ -170,10 +162,17 @@ def _is_same_stage(one: DetectedStage, other: DetectedStage) -> bool:
 
 
 def _replace_stage(stages: Sequence[DetectedStage], new: DetectedStage) -> list[DetectedStage]:
-    """In the place of what it is the same as, else at the end."""
+    """Replace an equal stage, or append."""
     if any(_is_same_stage(each, new) for each in stages):
         return [new if _is_same_stage(each, new) else each for each in stages]
     return [*stages, new][:MOST_STAGES]
+
+
+def find_weights(weights: Mapping[str, WeightsHistory], path: str) -> WeightsHistory | None:
+    """Return the history of the newest weights at a path, or in a folder that contains it."""
+    matching = [key for key in weights if path_covers(key, normalise_path(path))]
+    exact = [key for key in matching if key == normalise_path(path)]
+    return weights[(exact or matching)[-1]] if matching else None
 
 
 def merge_histories(found: Iterable[WeightsHistory]) -> WeightsHistory:
@@ -183,51 +182,12 @@ def merge_histories(found: Iterable[WeightsHistory]) -> WeightsHistory:
     return WeightsHistory(stages[-MOST_STAGES:], origins, max((made.launch for made in known), default=0))
 
 
-def normalise_path(path: str) -> str:
-    """Below the workspace, as far as that can be told."""
-    path = posixpath.normpath(path.strip().removeprefix("file://") or ".")
-    path = path.removeprefix(f"{WORKSPACE}/")
-    if path.startswith("/"):
-        parts = path.split("/")
-        place = next((n for n, part in enumerate(parts) if part in FOLDERS), None)
-        path = "/".join(parts[place:]) if place is not None else path
-    while path.startswith("../"):
-        path = path[3:]
-    return path
-
-
-def path_covers(pattern: str, path: str) -> bool:
-    """Whether weights saved as the one are at the other: the same, with holes, or in a folder of it."""
-    if pattern == HOLE:
-        return False
-    wanted, parts = pattern.split("/"), path.split("/")
-    if len(wanted) > len(parts) or pattern == ".":
-        return False
-    return all(_part_matches(each, part) for each, part in zip(wanted, parts, strict=False))
-
-
-def _part_matches(pattern: str, part: str) -> bool:
-    if HOLE not in pattern and HOLE not in part:
-        return pattern == part
-    if HOLE in part:  # neither is whole: what is known of both must agree
-        first, second = pattern.partition(HOLE)[0], part.partition(HOLE)[0]
-        return first.startswith(second) or second.startswith(first)
-    first, *middle, last = pattern.split(HOLE)
-    if not (part.startswith(first) and part.endswith(last) and len(part) >= len(first) + len(last)):
-        return False
-    at = len(first)
-    for piece in middle:
-        at = part.find(piece, at)
-        if at < 0:
-            return False
-        at += len(piece)
-    return True
-
+# The interpreter.
 
 STEPS, ALL_STEPS = 40_000, 200_000
-"""Of a program, and of all of an attempt; what is longer is not stepped through to its end."""
+"""Step limits for a program and for all programs of an attempt."""
 DEEPEST = 220
-"""Of the machine's own calls, so that Python's own limit is never met."""
+"""Limit on nested calls of the interpreter itself, below Python's recursion limit."""
 REWARD = re.compile(
     r"reward|advantage|(?:^|_)advs?(?:_|$)|(?:^|_)(?:returns?|rets?|payoff)$|score|correct|passed|success|(?:^|_)won$|verdict"
     r"|grade|(?:^|_)rs?$|(?:^|_)rew"
@@ -236,28 +196,28 @@ CHECK = re.compile(rf"{REWARD.pattern}|verif|check|judge|evaluate|equiv|match|(?
 
 
 class ProgramTooLong(Exception):
-    """The program is too long."""
+    """The program exceeded the step limit."""
 
 
 @dataclass
 class CallFrame:
-    """A function that is being stepped through."""
+    """A function that is being interpreted."""
 
     node: Definition | None
     returns: list[AbstractValue] = field(default_factory=list)
     yields: list[AbstractValue] = field(default_factory=list)
     entered: Marks = m.NONE
-    """What its caller depends on."""
+    """Marks that the call depends on."""
     outer: set[str] = field(default_factory=set)
-    """Names that belong to the scope around it."""
+    """Names declared global or nonlocal."""
 
 
 @dataclass(frozen=True)
 class LibraryCall:
-    """A call of something that the agent's code does not define."""
+    """A call to something that the agent's code does not define."""
 
     name: str
-    """With the library's, where that is known: `trl.SFTTrainer`, `.backward`."""
+    """With the library, if known: `trl.SFTTrainer`, `.backward`."""
     positional: Sequence[AbstractValue]
     keywords: Mapping[str, AbstractValue]
     place: CodeLocation
@@ -292,15 +252,15 @@ class AbstractInterpreter(ABC):
         self.modules: dict[str, ModuleValue] = {}
         self.frames: list[CallFrame] = [CallFrame(None)]
         self.control: Marks = m.NONE
-        """What it depends on whether the present line is reached."""
+        """Marks of the conditions under which the current line is reached."""
         self.lexical: Marks = m.NONE
-        """The same, by what stands around the line in its own function."""
+        """The same, for conditions within the current function."""
         self.loops = self.uncertain = 0
         self.place = CodeLocation("", 0)
         self.first: dict[str, CodeLocation] = {}
-        """Where a mark was first made."""
+        """Where each mark first appeared."""
         self.launches: list[str] = []
-        """Command lines that the program starts itself."""
+        """Command lines that the program starts."""
         self.steps = self.depth = 0
 
     def count_step(self) -> None:
@@ -310,7 +270,7 @@ class AbstractInterpreter(ABC):
             raise ProgramTooLong
 
     def record_mark(self, mark: str) -> str:
-        """Remember where a mark comes from."""
+        """Remember where a mark first appeared, and return it."""
         self.first.setdefault(mark, self.place)
         return mark
 
@@ -319,7 +279,7 @@ class AbstractInterpreter(ABC):
         return bool(self.control & {m.JUDGED, m.SAID})
 
     def mark_filtered(self, value: AbstractValue, marks: Marks | None = None) -> AbstractValue:
-        """A value as it is where it depends on a judgement of samples that there is this one."""
+        """Mark samples that exist only because of a judgement."""
         if not (self.control if marks is None else marks) & {m.JUDGED, m.SAID}:
             return value
         if collect_marks(value) & m.OWN:
@@ -327,7 +287,7 @@ class AbstractInterpreter(ABC):
         return value
 
     def mark_reward(self, name: str, value: AbstractValue) -> AbstractValue:
-        """What is called a reward and comes from samples or from the world is one."""
+        """Mark a value as judged if its name means reward and it comes from samples or the environment."""
         if not REWARD.search(name.lower()):
             return value
         marks = collect_marks(value)

@@ -1,30 +1,30 @@
-"""Where values come from, as far as routes of training differ by it."""
+"""Marks on values: where they come from, as far as it matters for the route of a training."""
 
 DATA = "data"  # read from a file or a data set
 TOKENS = "tokens"  # sampled from a model, as tokens or choices
 SAID = "said"  # sampled from a model, as text
 TEACHER = "teacher"  # written by another model
-EXPERT = "expert"  # shown by the world's expert
-WORLD = "world"  # what the task's world answered
+EXPERT = "expert"  # shown by the environment's expert
+WORLD = "world"  # returned by the task's environment
 JUDGED = "judged"  # a number or a decision about a sample: a reward, an advantage, a check
-FILTERED = "filtered"  # samples that were kept for what a check said
+FILTERED = "filtered"  # samples that a check selected
 CHOSEN = "chosen"  # the better of a pair
 REJECTED = "rejected"
-FORWARD = "forward"  # what a model's pass gives
+FORWARD = "forward"  # output of a forward pass
 LOGITS = "logits"
 PROBS = "probs"
 LOGPROB = "logprob"
-PICKED = "picked"  # of certain tokens
+PICKED = "picked"  # selected for certain tokens
 NLL = "nll"  # cross entropy
-CRITIC = "critic"  # from a model that only judges
-WEIGHTED = "weighted"  # log-probabilities that a judgement weighs
-PAIRWISE = "pairwise"  # log-probabilities that are compared
+CRITIC = "critic"  # from a model that only scores
+WEIGHTED = "weighted"  # log-probabilities weighted by a judgement
+PAIRWISE = "pairwise"  # log-probabilities compared with each other
 KL = "kl"
 WEIGHTS = "weights"
 BLENDED = "blended"  # weights mixed with other weights or with noise
 NOISE = "noise"
 MODEL = "model:"
-"""Begins the mark of one model."""
+"""Prefix of the mark of one model."""
 
 Marks = frozenset[str]
 NONE: Marks = frozenset()
@@ -37,7 +37,7 @@ def select_models(marks: Marks) -> Marks:
 
 
 def is_weighted(left: Marks, right: Marks) -> bool:
-    """Whether a judgement weighs log-probabilities. A number made of what was said is a judgement of it."""
+    """Whether a judgement weights log-probabilities. A number computed from sampled text is a judgement."""
     return _is_weighted_by(left, right) or _is_weighted_by(right, left)
 
 
@@ -48,7 +48,7 @@ def _is_weighted_by(judgement: Marks, score: Marks) -> bool:
 
 
 def is_blended(left: Marks, right: Marks) -> bool:
-    """Whether weights are mixed with others or with noise."""
+    """Whether weights are mixed with other weights or with noise."""
     if (left | right) & {DATA, SAID}:
         return False
     if (WEIGHTS in left and NOISE in right) or (WEIGHTS in right and NOISE in left):

@@ -1,13 +1,10 @@
-"""Language models (loaded, asked, passed through, saved), the array functions that make a loss of what
-they say, and which route of training that loss is.
-"""
+"""Interpret calls of language models and array functions, and classify a loss by route."""
 
 import re
 
 from agent2rl.analysis.findings import Route
 from agent2rl.analysis.programs import marks as m
 from agent2rl.analysis.programs.abstract_values import (
-    HOLE,
     NOTHING,
     AbstractValue,
     CodeLocation,
@@ -22,17 +19,18 @@ from agent2rl.analysis.programs.abstract_values import (
 )
 from agent2rl.analysis.programs.interpreter_core import AbstractInterpreter, DetectedStage, LibraryCall
 from agent2rl.analysis.programs.marks import Marks
+from agent2rl.analysis.workspace_paths import HOLE
 
-# What a training is, by what its gradient is taken of.
+# Routes, by the marks of the loss.
 
 FROM = "from:"
-"""Begins the mark of what one model sampled."""
+"""Prefix of the mark of samples of one model."""
 RouteGuess = tuple[Route, float, tuple[str, ...]]
-"""A route, how sure that is, and the marks that say so."""
+"""A route, its confidence, and the marks that show it."""
 
 
 def record_training(machine: AbstractInterpreter, loss: AbstractValue, place: CodeLocation) -> None:
-    """A gradient is taken of this, and followed."""
+    """Record a training step on this loss."""
     marks = collect_marks(loss)
     if kind := classify_loss(machine, marks):
         add_stage(machine, kind, marks, place)
@@ -46,7 +44,7 @@ def add_stage(machine: AbstractInterpreter, kind: RouteGuess, marks: Marks, plac
 
 
 def classify_loss(machine: AbstractInterpreter, marks: Marks) -> RouteGuess | None:
-    """None where it is not the policy that learns."""
+    """Return the route of a training on this loss; None if the policy is not trained."""
     scored = marks & (m.SCORES | {m.PICKED})
     if m.CRITIC in marks and not scored:
         return None
@@ -78,7 +76,7 @@ def classify_policy_gradient(marks: Marks, confidence: float) -> RouteGuess:
 
 
 def classify_imitation(machine: AbstractInterpreter, marks: Marks, confidence: float) -> RouteGuess:
-    """Of given answers, or of the model's own."""
+    """Return the route of an imitation: of given answers, or of the model's own."""
     if not marks & m.OWN or m.EXPERT in marks:
         return "sft", confidence, (m.NLL, m.EXPERT)
     if m.TEACHER in marks or _is_from_teacher(machine, marks):
@@ -89,7 +87,7 @@ def classify_imitation(machine: AbstractInterpreter, marks: Marks, confidence: f
 
 
 def _is_from_teacher(machine: AbstractInterpreter, marks: Marks) -> bool:
-    """Whether the samples are another model's, from outside of the workspace."""
+    """Whether the samples come from another model, from outside of the workspace."""
     models = [machine.trace.models.get(mark.removeprefix(FROM)) for mark in marks if mark.startswith(FROM)]
     paths = [path for made in models if made for path in made.origins]
     own = [path for mark in m.select_models(marks) for path in machine.trace.models[mark].origins]
@@ -99,7 +97,7 @@ def _is_from_teacher(machine: AbstractInterpreter, marks: Marks) -> bool:
     )
 
 
-# Functions of torch, numpy, jax and their like, by what they do to log-probabilities and samples.
+# Array functions of torch, numpy, jax and similar libraries.
 
 LOG_PROBABILITIES = re.compile(
     r"log_?prob|logps?$|_logps|log_?likelihood|selective_log_softmax|nll_per|seq_lp"
@@ -109,7 +107,6 @@ LIKELIHOOD = {
     "softmax_cross_entropy", "sparse_categorical_crossentropy", "fixed_cross_entropy", "LabelSmoother",
     "ForCausalLMLoss", "LigerCrossEntropyLoss", "sparse_softmax_cross_entropy_with_logits",
     "CEWithChunkedOutputLoss", "linear_cross_entropy", "LigerFusedLinearCrossEntropyLoss",
-    "binary_cross_entropy_with_logits_lm",
 }  # fmt: skip
 PICKING = {"gather", "take_along_axis", "take_along_dim", "index_select", "gather_nd"}
 SIGMOIDS = {"logsigmoid", "log_sigmoid", "LogSigmoid", "softplus"}
@@ -123,7 +120,7 @@ PLAIN = {
     "makedirs", "mkdir", "default_rng", "Generator", "RandomState", "type", "is_available",
     "get_device_name", "dump_metrics",
 }  # fmt: skip
-"""Their results are made of nothing that matters."""
+"""Functions with results that carry no marks."""
 IN_PLACE = {"add_", "mul_", "copy_", "lerp_", "sub_", "load_state_dict", "add_weighted_adapter"}
 LOSSY = re.compile(r"loss|policy|grpo|ppo|surrogate|reinforce|objective")
 PLACED = {
@@ -134,12 +131,11 @@ PLACED = {
 
 def interpret_array_call(machine: AbstractInterpreter, call: LibraryCall) -> AbstractValue | None:
     name, marks = call.last, _call_marks(call)
-    own = collect_marks(call.receiver) | frozenset[str]().union(*map(collect_marks, call.all))
-    if name in PLAIN and not (name == "log" and own & {m.PROBS, m.LOGPROB, m.LOGITS}):
+    if name in PLAIN and not (name == "log" and marks & {m.PROBS, m.LOGPROB, m.LOGITS}):
         return NOTHING
     if name in LIKELIHOOD:
         if not call.all or (name[0].isupper() and call.receiver is None):
-            return None  # made, to be called later
+            return None  # a loss object, to be called later
         return AbstractValue(
             (marks - {m.LOGITS, m.FORWARD, m.JUDGED, m.PROBS}) | {machine.record_mark(m.NLL)}
         )
@@ -173,9 +169,9 @@ def interpret_array_call(machine: AbstractInterpreter, call: LibraryCall) -> Abs
         return AbstractValue(marks | {m.NOISE})
     if name in ("mul", "dot", "einsum", "matmul", "multiply", "bmm", "inner", "vdot", "mm"):
         return _interpret_product(machine, call)
-    if name in IN_PLACE and m.WEIGHTS in collect_marks(call.receiver) | marks:
+    if name in IN_PLACE and m.WEIGHTS in marks:
         return _interpret_in_place(machine, call)
-    if LOG_PROBABILITIES.search(name) and call.receiver is None and not marks & {m.DATA} - marks:
+    if LOG_PROBABILITIES.search(name) and call.receiver is None:
         return AbstractValue((marks - {m.LOGITS, m.FORWARD}) | {machine.record_mark(m.LOGPROB), m.PICKED})
     if LOSSY.search(name.lower()) and m.JUDGED in marks and marks & m.SCORES:
         return AbstractValue(marks | {machine.record_mark(m.WEIGHTED)})
@@ -191,7 +187,7 @@ def _call_marks(call: LibraryCall) -> Marks:
 
 
 def mark_sampled(machine: AbstractInterpreter, marks: Marks, mark: str) -> AbstractValue:
-    """Drawn from a model: who drew it is remembered, but the sample is not a part of the model."""
+    """Mark a sample from a model. It remembers the model but is not part of it."""
     kept = marks & {m.WORLD, m.TEACHER, m.EXPERT}
     return AbstractValue(
         kept | {machine.record_mark(mark)} | {f"{FROM}{each}" for each in m.select_models(marks)}
@@ -208,7 +204,7 @@ def _interpret_product(machine: AbstractInterpreter, call: LibraryCall) -> Abstr
 
 
 def _interpret_in_place(machine: AbstractInterpreter, call: LibraryCall) -> AbstractValue:
-    """Weights that are changed other than by a gradient."""
+    """Interpret an in-place change of weights without a gradient."""
     before, change = collect_marks(call.receiver), frozenset[str]().union(*map(collect_marks, call.all))
     if (
         m.is_blended(before | {m.WEIGHTS}, change)
@@ -277,8 +273,7 @@ def interpret_model_call(machine: AbstractInterpreter, call: LibraryCall) -> Abs
     if name in TENSORS:
         return _load_tensors(machine, call.get_argument("filename", 0))
     if name in SAVERS or (name == "torch.save" and (m.WEIGHTS in marks or m.select_models(marks))):
-        position = 1
-        return save_model(machine, call.get_argument("filename", position), marks)
+        return save_model(machine, call.get_argument("filename", 1), marks)
     if last in ("save_pretrained", "save_pretrained_merged", "save_model", "save_merged"):
         return _save_pretrained(machine, call, marks)
     if last in (
@@ -314,12 +309,12 @@ def interpret_model_call(machine: AbstractInterpreter, call: LibraryCall) -> Abs
     if last in SAYING and call.receiver is not None and m.select_models(collect_marks(call.receiver)):
         return mark_sampled(machine, marks, m.SAID)
     if POLICY.search(name) and call.receiver is not None and not call.receiver.things:
-        return mark_forward(machine, marks)
+        return _mark_forward(marks)
     return None
 
 
 def call_model_object(machine: AbstractInterpreter, call: LibraryCall) -> AbstractValue | None:
-    """A model, a tokenizer or an engine is called itself."""
+    """Interpret a call of a model, tokenizer or engine object."""
     marks = collect_marks(call.receiver).union(*map(collect_marks, call.all))
     receiver = call.receiver or NOTHING
     if _is_named(receiver, "tokenizer"):
@@ -329,17 +324,16 @@ def call_model_object(machine: AbstractInterpreter, call: LibraryCall) -> Abstra
     if _is_named(receiver, "critic"):
         return AbstractValue(marks | {m.CRITIC} | ({m.JUDGED} if marks & m.OWN else m.NONE))
     if _is_named(receiver, "model") or m.select_models(receiver.marks):
-        return mark_forward(machine, marks)
+        return _mark_forward(marks)
     return None
 
 
-def mark_forward(machine: AbstractInterpreter, marks: Marks) -> AbstractValue:  # noqa: ARG001
-    kept = marks - {m.JUDGED, m.WEIGHTED, m.WEIGHTS}
-    return AbstractValue(kept | {m.FORWARD})
+def _mark_forward(marks: Marks) -> AbstractValue:
+    return AbstractValue((marks - {m.JUDGED, m.WEIGHTED, m.WEIGHTS}) | {m.FORWARD})
 
 
 def load_model(machine: AbstractInterpreter, path: AbstractValue | None) -> AbstractValue:
-    """A model from a path, which may be of an adapter."""
+    """Load a model or an adapter from a path."""
     text = path.text if path is not None and path.text is not None else HOLE
     return make_value(LibraryObject("model"), frozenset({machine.trace.load_weights([text])}))
 
@@ -348,7 +342,7 @@ def save_model(machine: AbstractInterpreter, path: AbstractValue | None, marks: 
     stage = None
     text = path.text if path is not None else None
     if text and text.rpartition("/")[2].count(".") and HOLE not in text.rpartition("/")[2]:
-        text = text.rpartition("/")[0] or "."  # a file in the folder of the model
+        text = text.rpartition("/")[0] or "."  # a file in the model's folder
     if m.BLENDED in marks:
         made = [machine.trace.models[mark] for mark in m.select_models(marks) if mark in machine.trace.models]
         if not any(each.launch == machine.trace.launch for one in made for each in one.stages):
@@ -417,7 +411,7 @@ def find_trainer_model(receiver: AbstractValue | None) -> AbstractValue:
 
 
 def find_trainer_folder(receiver: AbstractValue | None) -> AbstractValue | None:
-    """The `output_dir` of a trainer's configuration."""
+    """Return the `output_dir` of a trainer's configuration."""
     for one in (receiver or NOTHING).things:
         if isinstance(one, LibraryObject | InstanceValue):
             for given in [one.keywords.get("args"), one.keywords.get("config"), *one.positional[1:2]]:
@@ -430,7 +424,7 @@ def find_trainer_folder(receiver: AbstractValue | None) -> AbstractValue | None:
 
 
 def _keep_wrapped_model(call: LibraryCall, marks: Marks) -> AbstractValue | None:
-    """Still the same model, wrapped."""
+    """Return the same model, wrapped."""
     if call.last == "prepare":
         return make_list(call.positional) if len(call.positional) > 1 else (call.positional or [NOTHING])[0]
     models = m.select_models(marks)
@@ -451,7 +445,7 @@ def _generate_samples(machine: AbstractInterpreter, call: LibraryCall, marks: Ma
 
 
 def _ask_api(machine: AbstractInterpreter, call: LibraryCall, marks: Marks) -> AbstractValue:
-    """A model behind an interface: of this machine, or somebody else's."""
+    """Sample from a model behind an API: a local one, or an external teacher."""
     near = any("localhost" in text or "127.0.0.1" in text for text in _collect_texts(call.receiver))
     value = mark_sampled(machine, marks, m.SAID)
     judged = marks & {m.SAID}
@@ -459,7 +453,7 @@ def _ask_api(machine: AbstractInterpreter, call: LibraryCall, marks: Marks) -> A
 
 
 def _collect_texts(value: AbstractValue | None, depth: int = 6) -> list[str]:
-    """The constants that something was made with."""
+    """Return the text constants that a value was constructed with."""
     found: list[str] = []
     for one in (value or NOTHING).things if depth else ():
         if isinstance(one, LibraryObject):

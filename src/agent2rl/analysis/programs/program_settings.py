@@ -1,6 +1,4 @@
-"""What a program is told: the options on its command line, by the parsers that programs use, and
-hyperparameters wherever it says them.
-"""
+"""Read settings of a program: command-line options, by common parsers, and hyperparameters in its code."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -9,7 +7,6 @@ from pydantic import JsonValue
 
 from agent2rl.analysis.programs import source_files, standard_library_calls
 from agent2rl.analysis.programs.abstract_values import (
-    HOLE,
     NOTHING,
     UNKNOWN,
     AbstractValue,
@@ -27,8 +24,9 @@ from agent2rl.analysis.programs.abstract_values import (
     make_value,
 )
 from agent2rl.analysis.programs.interpreter_core import AbstractInterpreter, LibraryCall
+from agent2rl.analysis.workspace_paths import HOLE
 
-# Hyperparameters, where a program says them: in calls, on its command line, by well-known names.
+# Hyperparameters: in calls, on the command line, by well-known names.
 
 NAMES = {
     "learning_rate": ("learning_rate", "lr", "peak_lr", "step_size", "actor_learning_rate", "actor_lr"),
@@ -70,7 +68,7 @@ SAYING = re.compile(
     r"|\.train$|SamplingParams|get_\w*schedule|clip_grad_norm"
 )
 CALL, OPTION, NAME = 3, 2, 1
-"""Which counts more where they differ."""
+"""Precedence of sources; the largest wins."""
 
 
 def canonical_setting(name: str, call: str = "") -> str | None:
@@ -82,7 +80,7 @@ def canonical_setting(name: str, call: str = "") -> str | None:
 
 
 def note_call(machine: AbstractInterpreter, call: LibraryCall) -> None:
-    """What a call of a library says."""
+    """Note the settings in a library call."""
     optimizer = OPTIMIZERS.search(call.name) if call.receiver is None else None
     if not optimizer and not SAYING.search(call.name):
         return
@@ -108,7 +106,7 @@ def note_option(
 
 
 def note_name(machine: AbstractInterpreter, name: str, value: AbstractValue) -> None:
-    """A name of the program's own that everybody understands."""
+    """Note an assignment to a well-known name."""
     known, plain = canonical_setting(name.lower()), _plain_value(value)
     if known and plain is not None and not value.marks and known not in ("data", "model", "steps"):
         machine.trace.note_setting(known, plain, machine.place, NAME)
@@ -117,7 +115,7 @@ def note_name(machine: AbstractInterpreter, name: str, value: AbstractValue) -> 
 def note_config_class(
     machine: AbstractInterpreter, of: ClassValue, attributes: Mapping[str, AbstractValue], place: CodeLocation
 ) -> None:
-    """The agent's own configuration class."""
+    """Note the fields of the agent's own configuration class."""
     for field in of.list_fields():
         value = attributes.get(field)
         if (
@@ -137,7 +135,7 @@ def _plain_value(value: AbstractValue) -> JsonValue:
     return found
 
 
-# What a program is told on its command line, by the parsers that programs use.
+# Command-line options.
 
 PARSERS = {"HfArgumentParser", "TrlParser", "ArgumentParser", "DataClassArgumentParser", "H4ArgumentParser"}
 CALLED = {
@@ -275,7 +273,7 @@ def _list_positionals(argv: list[str]) -> list[str]:
 
 
 def _find_option(argv: list[str], names: list[str], flag: str) -> str | bool | None:
-    """What the command line says to an option; the last word counts."""
+    """Return the value of an option on the command line; the last one counts."""
     found: str | bool | None = None
     for number, word in enumerate(argv):
         head, equals, tail = word.partition("=")
@@ -314,7 +312,7 @@ def _is_numeric(text: str) -> bool:
 
 
 def split_options(argv: list[str]) -> Iterator[tuple[str, AbstractValue]]:
-    """`--name value`, `--name=value` and `name=value`."""
+    """Yield options of the forms `--name value`, `--name=value` and `name=value`."""
     for number, word in enumerate(argv):
         head, equals, tail = word.partition("=")
         if not (word.startswith("--") or equals):
@@ -340,7 +338,7 @@ def _parse_dataclasses(machine: AbstractInterpreter, parser: LibraryObject) -> A
 
 
 def _load_named_config(machine: AbstractInterpreter) -> dict[str, AbstractValue]:
-    """A configuration file that the command line names."""
+    """Load the configuration file that the command line names."""
     for word in machine.argv:
         source = machine.files.find_file(word) if word.endswith((".yaml", ".yml", ".json", ".toml")) else None
         found = source_files.parse_config(source) if source else None
@@ -360,7 +358,7 @@ def _build_config(
 
 
 def _call_entry_point(machine: AbstractInterpreter, given: AbstractValue) -> AbstractValue:
-    """A function, or a class, that takes the command line."""
+    """Call a function or a class with the options of the command line."""
     said = dict(split_options(machine.argv)) | _load_named_config(machine)
     for one in given.things:
         if isinstance(one, DictValue):
@@ -372,7 +370,7 @@ def _call_entry_point(machine: AbstractInterpreter, given: AbstractValue) -> Abs
 
 
 def bind_command_line(machine: AbstractInterpreter, function: FunctionValue) -> dict[str, AbstractValue]:
-    """A function whose decorators say what it takes from the command line."""
+    """Return the arguments of a function with options declared by decorators."""
     said = dict(split_options(machine.argv))
     if any(name.startswith("config") for name in function.options):
         return {"": _load_hydra_config(machine, function, said)}

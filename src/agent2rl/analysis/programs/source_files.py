@@ -1,7 +1,7 @@
-"""Files of a workspace as what can be read: Python modules, notebooks, configurations.
+"""Parse files of a workspace: Python modules, notebooks, configuration files.
 
-What cannot be parsed, is too long or nested too deeply is not read, and said to be so. Python 2 is read where
-only its `print` and `except` stand in the way. Not covered: other languages.
+Files that cannot be parsed, are too long or nested too deeply are skipped. Python 2 is parsed if only its
+`print` and `except` statements differ. Other languages are not covered.
 """
 
 import ast
@@ -19,11 +19,11 @@ from agent2rl.analysis.attempts import AgentSourceFile
 
 LONGEST, LONGEST_NOTEBOOK, LONGEST_CONFIG = 250_000, 1 << 20, 60_000
 DEEPEST, MOST_NODES = 150, 60_000
-"""Of a syntax tree; people's code stays below 40, and 10,000."""
+"""Limits on depth and nodes of a syntax tree. Ordinary code stays below 40 and 10,000."""
 MOST_LINES, MOST_AHEAD = 10_000, 50
-"""Of a notebook's code, and of its file where the next line of code is looked for."""
+"""Limits on lines of a notebook's code, and on lines of its file searched for the next line of code."""
 MOST_NESTED, MOST_VALUES = 500, 3000
-"""Brackets and values of a configuration."""
+"""Limits on brackets and values of a configuration."""
 PRINT = re.compile(r"^([ \t]*)print[ \t]+(?![=(.,:\[])(.*)$", re.M)
 PRINTED_TO = re.compile(r"^([ \t]*)print[ \t]*>>[^,\n]*,?(.*)$", re.M)
 EXCEPT = re.compile(r"^([ \t]*except[ \t]+[\w., ()]+?)[ \t]*,[ \t]*(\w+)[ \t]*:", re.M)
@@ -31,7 +31,7 @@ MAGIC = re.compile(r"^(\s*)(?:%%?|\?)(.*)$")
 SHELL = re.compile(r"^(\s*)!(.*)$")
 SHELL_CELLS = ("%%bash", "%%sh", "%%script", "%%cmd")
 SHELL_CALL = "__shell__"
-"""What a line for the shell in a notebook becomes."""
+"""The call that replaces a shell line in a notebook."""
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,13 @@ class PythonScript:
 
     source: AgentSourceFile
     tree: ast.Module | None
-    """None where it cannot be read."""
+    """None if it cannot be parsed."""
     lines: tuple[str, ...]
     places: tuple[int, ...] = ()
-    """For each line the one in the file, where they differ."""
+    """For each line its number in the file, if they differ."""
 
     def locate_line(self, number: int) -> tuple[int, str]:
-        """The number in the file, and the text."""
+        """Return the line number in the file, and the text."""
         text = self.lines[number - 1].strip() if 0 < number <= len(self.lines) else ""
         return (self.places[number - 1] if 0 < number <= len(self.places) else number), text
 
@@ -74,7 +74,7 @@ def parse_python(text: str) -> ast.Module | None:
 
 
 def _modernise_python2(text: str) -> str | None:
-    """Python 2 as Python 3, where that is a matter of two statements."""
+    """Convert `print` and `except` statements of Python 2; return None if there are none."""
     changed = PRINTED_TO.sub(r"\1print(\2)", text)
     changed = EXCEPT.sub(r"\1 as \2:", PRINT.sub(r"\1print(\2)", changed)).replace("\t", "        ")
     return changed if changed != text else None
@@ -90,7 +90,7 @@ def _is_within_limits(tree: ast.AST) -> bool:
 
 
 def _extract_cells(text: str) -> tuple[str, tuple[int, ...]]:
-    """The code of a notebook, and where each line of it stands in the file."""
+    """Return the code of a notebook, and the line number in the file of each line."""
     try:
         cells = json.loads(text)["cells"]
         codes = [_join_source(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
@@ -113,7 +113,7 @@ def _join_source(source: object) -> str:
 
 
 def _convert_magics(code: str) -> Iterator[tuple[str, str]]:
-    """Lines of a cell, as they stand and as Python."""
+    """Yield lines of a cell, as written and as Python."""
     lines = code.split("\n")
     shell = lines[0].startswith(SHELL_CELLS)
     for number, line in enumerate(lines):
@@ -130,7 +130,7 @@ def _convert_magics(code: str) -> Iterator[tuple[str, str]]:
 
 
 def parse_config(source: AgentSourceFile) -> JsonValue:
-    """What a configuration file holds; None where that cannot be told."""
+    """Return the content of a configuration file; None if it cannot be parsed."""
     if len(source.text) > LONGEST_CONFIG or len(re.findall(r"[\[{]", source.text)) > MOST_NESTED:
         return None
     try:
@@ -148,7 +148,7 @@ def parse_config(source: AgentSourceFile) -> JsonValue:
 
 
 def _limit_config(found: object, depth: int, left: list[int]) -> JsonValue:
-    """Without what is too deep or too much, and with dates as text."""
+    """Drop what is too deep or too long, and convert dates to text."""
     left[0] -= 1
     if isinstance(found, dict | list) and (not depth or left[0] < 0):
         return None
@@ -171,7 +171,7 @@ class AgentSourceFiles:
             self._ends.setdefault(path.rpartition("/")[2], []).append(path)
 
     def find_file(self, path: str, near: str = "") -> AgentSourceFile | None:
-        """By the end of its path: who names it may stand anywhere. `near` is a folder to prefer."""
+        """Find a file by the end of its path (the working directory is unknown), preferably in `near`."""
         wanted = tuple(part for part in path.split("/") if part not in ("", "."))
         while ".." in wanted:
             place = wanted.index("..")
@@ -185,7 +185,7 @@ class AgentSourceFiles:
         return self.sources[best]
 
     def find_module(self, name: str, near: str) -> AgentSourceFile | None:
-        """A module that a script in the folder `near` would import."""
+        """Find the module that a script in folder `near` would import."""
         path = name.replace(".", "/")
         for folder in dict.fromkeys([near, "code", "", "agent"]):
             for end in (f"{path}.py", f"{path}/__init__.py"):
@@ -197,7 +197,7 @@ class AgentSourceFiles:
 
 
 def _rank_path_match(path: str, wanted: tuple[str, ...], near: str) -> tuple[int, bool, int]:
-    """How many parts agree from the end, if one is the end of the other; else 0."""
+    """Return how many parts agree from the end if one path is the end of the other, else 0."""
     parts = path.split("/")
     shared = min(len(parts), len(wanted))
     same = parts[-shared:] == list(wanted[-shared:])

@@ -1,5 +1,5 @@
-"""Calls by which a program works with Python itself and with what is around it: built-in functions, paths,
-files, variables of the environment, other programs, the task's world.
+"""Interpret calls of built-in functions, paths, files, environment variables, other programs, and the task's
+environment.
 """
 
 import posixpath
@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from agent2rl.analysis.programs import marks as m
 from agent2rl.analysis.programs import source_files
 from agent2rl.analysis.programs.abstract_values import (
-    HOLE,
     NOTHING,
     UNKNOWN,
     AbstractValue,
@@ -29,14 +28,15 @@ from agent2rl.analysis.programs.abstract_values import (
     make_open_list,
     make_value,
 )
-from agent2rl.analysis.programs.interpreter_core import AbstractInterpreter, LibraryCall, normalise_path
+from agent2rl.analysis.programs.interpreter_core import AbstractInterpreter, LibraryCall
 from agent2rl.analysis.programs.marks import Marks
 from agent2rl.analysis.programs.source_files import SHELL_CALL
+from agent2rl.analysis.workspace_paths import HOLE, normalise_path
 
-# The task's world, in the shapes that programs reach it by.
+# The task's environment, in the forms that programs use.
 
 URL = "world-url"
-"""The mark of the served world's address."""
+"""Mark of the URL of the served environment."""
 ADAPTERS = "agent2rl.environments"
 PLACE = re.compile(
     r"(?:^|[._])(?:env|envs|world|worlds|game|games|gym|gyms|environment|place|client)(?:s|_\w+)?$"
@@ -97,11 +97,11 @@ def _interpret_adapter_call(machine: AbstractInterpreter, call: LibraryCall, mar
 
 
 def read_environment_url(name: str) -> AbstractValue | None:
-    """Of an environment variable that says where the world is."""
+    """Return the environment's URL if the variable holds it."""
     return AbstractValue(frozenset({URL}), HOLE) if name == "ENVIRONMENT_URL" else None
 
 
-# Paths, files, variables of the environment, other programs.
+# Paths, files, environment variables, other programs.
 
 PATHS = {
     "pathlib.Path", "Path", "str", "os.fspath", "os.path.abspath", "os.path.expanduser", "os.path.realpath",
@@ -169,7 +169,7 @@ def interpret_path_call(
 def read_variable(
     machine: AbstractInterpreter, name: AbstractValue, otherwise: AbstractValue | None
 ) -> AbstractValue:
-    """Of the process's environment."""
+    """Read an environment variable."""
     if not isinstance(name.constant, str):
         return NOTHING
     if found := read_environment_url(name.constant):
@@ -186,7 +186,7 @@ def join_paths(parts: Sequence[AbstractValue]) -> str:
 
 
 def record_command(machine: AbstractInterpreter, call: LibraryCall) -> AbstractValue:
-    """The command line of a program that this one starts."""
+    """Record the command line of a program that this one starts."""
     given = call.positional[0] if call.positional else call.get_argument("args") or NOTHING
     command = given.text
     for one in given.things:
@@ -273,7 +273,7 @@ def _read_content(machine: AbstractInterpreter, path: AbstractValue) -> Abstract
 
 def _load_dataset(machine: AbstractInterpreter, call: LibraryCall, given: AbstractValue) -> AbstractValue:
     if given.marks and call.last == "load":
-        return given  # what came over the network
+        return given  # received over the network
     path = call.get_argument("data_files") or (call.positional[-1] if call.positional else NOTHING)
     for one in (*path.things, *given.things):
         if isinstance(one, DictValue | ListValue):
@@ -285,7 +285,7 @@ def _load_dataset(machine: AbstractInterpreter, call: LibraryCall, given: Abstra
 
 
 def load_config(machine: AbstractInterpreter, given: AbstractValue) -> AbstractValue | None:
-    """A configuration file of the workspace is known to its last value."""
+    """Load a configuration file of the workspace with all its values."""
     path = given.text
     for one in given.things:
         if isinstance(one, LibraryObject) and "path" in one.attributes:
@@ -303,7 +303,7 @@ def make_config_value(found: object) -> AbstractValue:
     return make_constant(found) if isinstance(found, str | int | float | bool) or found is None else NOTHING
 
 
-# Python's own functions: lists, paths, files, other programs.
+# Built-in functions.
 
 SAME_ELEMENTS = {
     "list", "tuple", "set", "iter", "tqdm", "tqdm.tqdm", "tqdm.auto.tqdm", "reversed", "copy.copy",
@@ -415,7 +415,8 @@ def _field_default(machine: AbstractInterpreter, call: LibraryCall, given: Abstr
 def _convert_number(call: LibraryCall, given: AbstractValue) -> AbstractValue:
     marks, known = collect_marks(given), given.constant
     if m.SAID in marks and call.name in ("int", "float"):
-        marks = (marks - m.OWN - {m.FILTERED}) | {m.JUDGED}  # a number in what was said: only judges read it
+        # A number parsed from sampled text: only judging code does that.
+        marks = (marks - m.OWN - {m.FILTERED}) | {m.JUDGED}
     try:
         if call.name == "float" and isinstance(known, str | int | float) and given.known:
             return make_constant(float(known), marks)
@@ -427,7 +428,7 @@ def _convert_number(call: LibraryCall, given: AbstractValue) -> AbstractValue:
 
 
 def _rank_elements(machine: AbstractInterpreter, call: LibraryCall, given: AbstractValue) -> AbstractValue:
-    """The best of several: samples that a judgement put first are chosen by it."""
+    """Sort or select elements. Samples ranked by a judgement are selected by it."""
     values = [given] if call.name != "heapq.nlargest" else list(call.positional[1:2])
     several_given = len(call.positional) > 1 and not call.name.startswith("heapq")
     element = join_values(call.positional) if several_given else machine.read_element(join_values(values))
@@ -447,7 +448,7 @@ def _rank_elements(machine: AbstractInterpreter, call: LibraryCall, given: Abstr
 
 
 def _interpret_text_method(machine: AbstractInterpreter, call: LibraryCall) -> AbstractValue | None:
-    """Methods of texts, which may stand for what was written as JSON."""
+    """Interpret methods of texts, which may stand for JSON rows."""
     receiver, last = call.receiver or NOTHING, call.last
     given = call.positional[0] if call.positional else NOTHING
     if last == "join" and receiver.text is not None:

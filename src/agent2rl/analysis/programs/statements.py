@@ -1,5 +1,6 @@
-"""Statements, with functions, classes and imports: what is reached is stepped through, both branches where
-it is not known which is taken.
+"""Interpret statements, with functions, classes and imports.
+
+Only reached code is interpreted. If a condition is not known, both branches are.
 """
 
 import ast
@@ -56,7 +57,7 @@ class DefinitionInterpreter(BindingInterpreter):
         scope.names[node.name] = found
 
     def _apply_decorator(self, decorator: ast.expr, found: AbstractValue, scope: NameScope) -> AbstractValue:
-        """By a decorator of the agent's own, which may keep the function, or give another one."""
+        """Apply a decorator of the agent's own, which may return another function."""
         target = self.eval_expression(decorator, scope)
         if not any(isinstance(one, FunctionValue | BoundMethod) for one in target.things):
             return found
@@ -66,7 +67,7 @@ class DefinitionInterpreter(BindingInterpreter):
         )
 
     def _add_option(self, name: str, node: ast.Call, function: FunctionValue, scope: NameScope) -> None:
-        """Of click, or of hydra."""
+        """Add a command-line option that click or hydra declares."""
         words = {word.arg: self.eval_expression(word.value, scope) for word in node.keywords if word.arg}
         if name == "main":
             function.options |= {word: value for word, value in words.items() if word.startswith("config")}
@@ -93,7 +94,7 @@ class DefinitionInterpreter(BindingInterpreter):
         for value in inner.names.values():
             for one in value.things:
                 if isinstance(one, FunctionValue) and one.scope is inner:
-                    one.scope, one.owner = scope, made  # methods do not see the names of their class
+                    one.scope = scope  # methods do not see the names of their class
         scope.names[node.name] = make_value(made)
 
     def _import_names(self, node: ast.Import | ast.ImportFrom, scope: NameScope, module: ModuleValue) -> None:
@@ -145,14 +146,16 @@ class DefinitionInterpreter(BindingInterpreter):
         return module
 
 
+# Statements.
+
 UNROLLED = 8
-"""The longest list of known things that a loop is stepped through for one by one."""
+"""Loops over known lists up to this length are unrolled."""
 ENDING = {"sys.exit", "exit", "quit", "os._exit"}
 
 
 class StatementInterpreter(DefinitionInterpreter):
     def run_body(self, body: Sequence[ast.stmt], scope: NameScope, module: ModuleValue) -> bool:
-        """Whether what follows is not reached."""
+        """Interpret statements; return whether the code after them is not reached."""
         if self.depth >= DEEPEST:
             return False
         before, self.module = (self.control, self.lexical), module
@@ -256,7 +259,7 @@ class StatementInterpreter(DefinitionInterpreter):
             self.bind_target(target, found, scope)
 
     def _detect_weight_update(self, target: ast.expr, node: ast.expr, scope: NameScope) -> None:
-        """`weights = weights - rate * gradient`, by hand."""
+        """Detect a manual update: `weights = weights - rate * gradient`."""
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub):
             key = ast.unparse(target) if isinstance(target, ast.Name | ast.Attribute | ast.Subscript) else ""
             if key and ast.unparse(node.left) == key:
@@ -265,7 +268,7 @@ class StatementInterpreter(DefinitionInterpreter):
                 )
 
     def record_weight_update(self, before: AbstractValue, change: AbstractValue) -> None:
-        """Something is added to weights."""
+        """Hook for changes of weights by addition."""
 
     def _run_if(self, node: ast.If, scope: NameScope, module: ModuleValue) -> bool:
         if _is_main(node.test):
@@ -362,7 +365,7 @@ class StatementInterpreter(DefinitionInterpreter):
 
 
 def _merge_names(states: list[dict[str, AbstractValue]], first: bool = False) -> dict[str, AbstractValue]:
-    """The names after a branching; `first`: of what several have, the first's is taken."""
+    """Merge the names after a branch. With `first`, the first state that has a name wins."""
     if len(states) == 1:
         return states[0]
     names = dict.fromkeys(name for state in states for name in state)

@@ -1,6 +1,4 @@
-"""Trainers of libraries and the data sets that they are given: what each trainer trains by, when it is
-told to train.
-"""
+"""Interpret trainers of libraries and their data sets: which route a trainer is when it is started."""
 
 from agent2rl.analysis.findings import Route
 from agent2rl.analysis.programs import marks as m
@@ -26,7 +24,7 @@ from agent2rl.analysis.programs.interpreter_core import AbstractInterpreter, Lib
 from agent2rl.analysis.programs.marks import Marks
 from agent2rl.analysis.programs.model_calls import RouteGuess
 
-# Data sets and loaders: what their rows are.
+# Data sets and loaders.
 
 SAME_ROWS = {
     "shuffle", "select", "train_test_split", "with_format", "remove_columns", "rename_column", "flatten",
@@ -75,7 +73,7 @@ def build_dataset(rows: AbstractValue) -> AbstractValue:
 
 
 def _map_rows(rows: AbstractValue, new: AbstractValue) -> AbstractValue:
-    """What a function gives for a row is added to the row."""
+    """Add the columns that a mapped function returns to the row."""
     before = next((one for one in rows.things if isinstance(one, DictValue)), None)
     after = next((one for one in new.things if isinstance(one, DictValue)), None)
     if after is None:
@@ -94,6 +92,8 @@ def _build_loader(machine: AbstractInterpreter, call: LibraryCall) -> AbstractVa
         rows = machine.call_value(collate, [make_open_list(rows)], {})
     return make_value(LibraryObject("loader", attributes={"rows": rows}))
 
+
+# Trainers.
 
 ROUTES: dict[str, Route | None] = {
     **dict.fromkeys(
@@ -114,8 +114,8 @@ ROUTES: dict[str, Route | None] = {
 }  # fmt: skip
 STARTS = {"train", "fit", "learn", "run"}
 IMITATING = {"agent2rl.training.sft.sft": 2, "agent2rl.training.sft.imitate": 1}
-"""And which of their arguments is imitated."""
-WORLDLY = ("environment_factory", "env", "environment", "envs", "env_factory")
+"""Functions that imitate rows, with the position of that argument."""
+ENVIRONMENT_ARGUMENTS = ("environment_factory", "env", "environment", "envs", "env_factory")
 LOSSES: dict[str, Route] = {
     "cross_entropy": "sft",
     "importance_sampling": "policy-gradient",
@@ -137,7 +137,7 @@ STAGES: dict[str, Route] = {
 
 
 def find_trainer_family(name: str) -> str | None:
-    """The trainer that a class is, by its own name; the libraries that wrap others keep them."""
+    """Return the known trainer with the name of a class. Libraries that wrap trainers keep their names."""
     last = name.rpartition(".")[2]
     return last if last in ROUTES else None
 
@@ -170,7 +170,7 @@ def interpret_trainer_call(machine: AbstractInterpreter, call: LibraryCall) -> A
 
 
 def attach_trainer_model(machine: AbstractInterpreter, made: InstanceValue) -> None:
-    """An object of the agent's own class, which may be a trainer."""
+    """Give an instance of the agent's own trainer class its model."""
     if (
         any(find_trainer_family(name) for name in made.of.list_library_bases())
         and "model" not in made.attributes
@@ -275,8 +275,8 @@ def _classify_trainer(
 
 
 def _classify_rewards(machine: AbstractInterpreter, trainer: LibraryObject | InstanceValue) -> RouteGuess:
-    """Online where the trainer is given a world, or where rewards or rollouts come from it."""
-    given = _join_arguments(trainer, *WORLDLY)
+    """Return online RL if the trainer is given an environment, or if rewards or rollouts use one."""
+    given = _join_arguments(trainer, *ENVIRONMENT_ARGUMENTS)
     if given.things or given.marks:
         return "online-rl", 0.95, (m.WORLD,)
     said = AbstractValue(frozenset({m.SAID}))
@@ -300,7 +300,7 @@ def _classify_rewards(machine: AbstractInterpreter, trainer: LibraryObject | Ins
 
 
 def _interpret_lightning_fit(machine: AbstractInterpreter, call: LibraryCall) -> AbstractValue:
-    """Lightning: the module says what a step is."""
+    """Interpret `fit` of Lightning: the module defines the training step."""
     module = call.get_argument("model", 0) or NOTHING
     loader = call.get_argument("train_dataloaders", 1)
     batch = machine.read_element(loader) if loader is not None else NOTHING
@@ -339,7 +339,7 @@ def _add_stage(
 
 
 def _interpret_own_recipe(machine: AbstractInterpreter, call: LibraryCall) -> AbstractValue | None:
-    """The recipes and the miniature model that come with the harness."""
+    """The training recipes and the miniature model of agent2rl, by their present and their former names."""
     marks = frozenset[str]().union(collect_marks(call.receiver), *map(collect_marks, call.all))
     given = call.positional[0] if call.positional else NOTHING
     match call.name:
@@ -357,12 +357,16 @@ def _interpret_own_recipe(machine: AbstractInterpreter, call: LibraryCall) -> Ab
         case "agent2rl.training.rollouts.grpo_in_world":
             models = m.select_models(collect_marks(given)) | {m.WORLD}
             return _add_stage(machine, ("online-rl", 0.95, ()), models, call)
-        case "agent2rl.training.sampling.right_answers":
+        case "agent2rl.training.sampling.right_answers" | "agent2rl.training.rejection.right_answers":
             own = frozenset({machine.record_mark(m.SAID), machine.record_mark(m.FILTERED)})
             return make_open_list(join_values([AbstractValue(own)]))
-        case "agent2rl.training.sampling.sample":
+        case (
+            "agent2rl.training.sampling.sample"
+            | "agent2rl.training.sampling.PolicySampler.sample"
+            | "agent2rl.training.sampling.Sampler.sample"
+        ):
             return make_open_list(make_open_list(AbstractValue(frozenset({machine.record_mark(m.SAID)}))))
-        case "agent2rl.training.rollouts.demonstrations":
+        case "agent2rl.training.rollouts.demonstrations" | "agent2rl.training.demonstrations.demonstrations":
             return make_open_list(AbstractValue(frozenset({m.EXPERT})))
         case "agent2rl.training.models.load":
             model = model_calls.load_model(machine, given)

@@ -1,6 +1,4 @@
-"""Operations on values: arithmetic on known constants, what is behind a dot or an index, and the methods
-of lists and dictionaries.
-"""
+"""Operations on values: constant folding, attributes, items, and the methods of lists and dictionaries."""
 
 import ast
 import operator
@@ -9,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 from agent2rl.analysis.programs import marks as m
 from agent2rl.analysis.programs.abstract_values import (
-    HOLE,
     LONGEST_TEXT,
     NOTHING,
     UNKNOWN,
@@ -34,8 +31,9 @@ from agent2rl.analysis.programs.abstract_values import (
     make_value,
 )
 from agent2rl.analysis.programs.interpreter_core import REWARD, AbstractInterpreter
+from agent2rl.analysis.workspace_paths import HOLE
 
-# Constants, worked out where they are known.
+# Constant folding.
 
 COMPARED: dict[type[ast.cmpop], Callable[[object, object], bool]] = {
     ast.Eq: operator.eq,
@@ -148,13 +146,13 @@ def _fold_membership(op: ast.cmpop, left: AbstractValue, right: AbstractValue) -
     return UNKNOWN
 
 
-# What is behind a dot.
+# Attributes.
 
 PLAIN = {
     "shape", "device", "dtype", "config", "pad_token_id", "eos_token_id", "pad_token", "eos_token", "size",
     "ndim", "training", "is_main_process", "generation_config", "vocab_size", "bos_token_id",
 }  # fmt: skip
-"""Say nothing of what a value is made of."""
+"""Attributes without any marks."""
 PATHS = {"parent", "name", "stem", "suffix"}
 
 
@@ -164,7 +162,7 @@ def look_up_attribute(machine: AbstractInterpreter, value: AbstractValue, name: 
     if isinstance(value.constant, str) and name in PATHS:
         return make_constant(_path_part(value.constant, name), value.marks)
     if value.known and name == "value":
-        return value  # of an Enum
+        return value  # `.value` of an Enum member
     found = [_find_on_object(machine, value, each, name) for each in value.things]
     if any(isinstance(each, DictValue) for each in value.things) and not any(
         each is not None for each in found
@@ -244,7 +242,7 @@ def _find_on_instance(
 
 
 def decorator_name(node: object) -> str:
-    """The last name of a decorator."""
+    """Return the last part of a decorator's name."""
     node = getattr(node, "func", node)
     return str(getattr(node, "attr", getattr(node, "id", "")))
 
@@ -263,7 +261,7 @@ def _path_part(path: str, name: str) -> str:
 
 
 def infer_attribute_marks(machine: AbstractInterpreter, value: AbstractValue, name: str) -> m.Marks:
-    """The marks of what a value has under a name, where nothing else is known of it."""
+    """Return the marks of an attribute of which nothing else is known."""
     marks = value.marks
     if name == "loss" and m.FORWARD in marks:
         return (marks - {m.FORWARD, m.LOGITS}) | {machine.record_mark(m.NLL)}
@@ -278,7 +276,7 @@ def infer_attribute_marks(machine: AbstractInterpreter, value: AbstractValue, na
     return marks
 
 
-# What values hold: items, elements, attributes.
+# Items and elements.
 
 PAIR = {
     "chosen": m.CHOSEN,
@@ -320,7 +318,7 @@ class ItemInterpreter(AbstractInterpreter):
         return found if exact else self.mark_named_item(found, key)
 
     def mark_named_item(self, value: AbstractValue, name: Constant) -> AbstractValue:
-        """What a row or an answer of the world holds under some name."""
+        """Mark an item of a row or of an environment's response by its name."""
         if not isinstance(name, str):
             return value
         if m.FORWARD in value.marks and name in ("loss", "logits"):
@@ -336,7 +334,7 @@ class ItemInterpreter(AbstractInterpreter):
         return value
 
     def read_element(self, value: AbstractValue) -> AbstractValue:
-        """One of what it holds."""
+        """Return any element of a value."""
         known: list[AbstractValue] = []
         for one in value.things:
             match one:
@@ -377,7 +375,7 @@ def interpret_container_method(
     positional: Sequence[AbstractValue],
     keywords: Mapping[str, AbstractValue],
 ) -> AbstractValue | None:
-    """What it gives; None where it is not known."""
+    """Return the result of a method; None if the method is not known."""
     if isinstance(owner, ListValue):
         return _interpret_list_method(machine, receiver, owner, name, positional)
     return _interpret_dict_method(receiver, owner, name, positional, keywords)
