@@ -205,7 +205,7 @@ say(meta=json.loads((WORKSPACE / "run_meta.json").read_text()), answer=submit(tr
 
 def test_a_whole_run_with_several_samples_shows_what_they_are_worth(bench: RunLauncher) -> None:
     engine = "scripted:tests.evaluators.alternating_abacus:open_alternating_abacus"
-    run = bench.run(AGENT, "--samples", "4", "--engine", engine, "--budget", "60s", PYTHONPATH=str(ROOT))
+    run = bench.run(AGENT, "--samples", "4", "--engine", engine, "--budget", "20m", PYTHONPATH=str(ROOT))
     assert run.result.ending == "completed", run.result.reason + run.log
     assert run.said["meta"]["samples"] == 4
     best = run.result.best_heldout

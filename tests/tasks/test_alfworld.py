@@ -330,7 +330,7 @@ if world.expert:
         metadata={"format": "pt"})
     say(verdict=submit(mine))
 """
-OPTIONS = ("--task", "tests.helpers.short_alfworld:TASK", "--model", "seedling", "--budget", "200s")
+OPTIONS = ("--task", "tests.helpers.short_alfworld:TASK", "--model", "seedling", "--budget", "20m")
 
 
 def test_an_agent_plays_evaluates_and_submits_in_a_whole_run(bench: RunLauncher) -> None:
