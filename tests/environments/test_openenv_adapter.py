@@ -139,7 +139,7 @@ def test_what_cannot_be_done_is_said(world: Served, text: str, code: str, says: 
 
 
 def test_anything_sent_over_a_socket_gets_an_answer(world: Served) -> None:
-    @settings(max_examples=60)
+    @settings(max_examples=30)
     @given(sent=st.text(max_size=40) | st.binary(max_size=40) | (JSON | NEAR).map(json.dumps))
     def check(sent: str | bytes) -> None:
         try:
@@ -153,7 +153,7 @@ def test_anything_sent_over_a_socket_gets_an_answer(world: Served) -> None:
 
 
 def test_anything_sent_over_http_gets_an_answer_and_never_a_500(world: Served) -> None:
-    @settings(max_examples=60)
+    @settings(max_examples=30)
     @given(
         path=st.sampled_from(["/reset", "/step"]),
         sent=st.binary(max_size=40) | (JSON | NEAR).map(lambda found: json.dumps(found).encode()),
