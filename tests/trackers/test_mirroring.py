@@ -192,9 +192,7 @@ def test_a_run_whose_harness_died_is_mirrored_as_stopped_and_goes_on_as_the_same
 
 
 def test_a_tracker_that_hangs_is_given_up_when_the_run_is_over(tracked: FinishedRun) -> None:
-    code = (
-        "from agent2rl.trackers.mirror import follow as it; it.LAST_SECONDS = 0.5; it.main(*it.sys.argv[1:])"
-    )
+    code = "from agent2rl.trackers import follow as it; it.LAST_SECONDS = 0.5; it.main(*it.sys.argv[1:])"
     done = subprocess.run(
         [sys.executable, "-c", code, str(tracked.paths.root), "tests.trackers.failing_trackers:HANGING"],
         stdin=subprocess.DEVNULL,
