@@ -70,7 +70,7 @@ end = "First {{first}}, then {{second}}."
 def test_an_agent_trains_submits_reads_the_score_improves_submits_again_and_ends(
     agent: str, tmp_path: Path
 ) -> None:
-    done = run_agent(agent, TRAIN, tmp_path, "--budget", "4m", "--continues", "0")
+    done = run_agent(agent, TRAIN, tmp_path, "--budget", "20m", "--continues", "0")
     result, paths = done.run.result, done.run.paths
     assert result.ending == "completed", (result.reason, done.run.log[-2000:])
     first, second = (one.score.value for one in read_run(paths).submissions if one.score)
@@ -119,7 +119,7 @@ end = "Done."
 
 @programs("claude-code")
 def test_at_the_deadline_an_agent_in_the_middle_of_a_command_is_ended(agent: str, tmp_path: Path) -> None:
-    done = run_agent(agent, BUSY, tmp_path, "--budget", "25s")
+    done = run_agent(agent, BUSY, tmp_path, "--budget", "60s")
     assert done.run.result.ending == "deadline"
     assert (done.run.paths.workspace / "code" / "begun").exists()
     assert not (done.run.paths.workspace / "code" / "over").exists()
@@ -129,7 +129,7 @@ def test_at_the_deadline_an_agent_in_the_middle_of_a_command_is_ended(agent: str
 
 @programs("codex")
 def test_a_key_that_the_provider_refuses_is_a_login_that_failed(agent: str, tmp_path: Path) -> None:
-    done = run_agent(agent, BUSY, tmp_path, "--budget", "3m", key="sk-another-key-that-is-wrong")
+    done = run_agent(agent, BUSY, tmp_path, "--budget", "20m", key="sk-another-key-that-is-wrong")
     assert done.run.result.ending == "login-failed"
     assert "rejects the key" in done.run.result.reason
     assert find_files_containing(done.run.paths.root, b"sk-another-key-that-is-wrong") == []
@@ -144,7 +144,7 @@ end = "Never."
 
 @programs()
 def test_a_driver_that_fails_for_good_is_to_blame_for_the_end(agent: str, tmp_path: Path) -> None:
-    done = run_agent(agent, ALWAYS_FAILING.format(status=400), tmp_path, "--budget", "60s")
+    done = run_agent(agent, ALWAYS_FAILING.format(status=400), tmp_path, "--budget", "20m")
     assert done.run.result.ending == "driver-failed"
     assert done.run.result.usage
     assert done.run.result.usage.failed >= 1
@@ -178,7 +178,7 @@ goto = "again"
 def test_the_answer_that_crosses_the_cap_is_given_and_the_agent_is_ended_at_the_next(
     agent: str, tmp_path: Path
 ) -> None:
-    done = run_agent(agent, SPENDING, tmp_path, "--budget", "3m", "--max-tokens", "12k")
+    done = run_agent(agent, SPENDING, tmp_path, "--budget", "20m", "--max-tokens", "12k")
     result = done.run.result
     assert result.ending == "budget-exhausted"
     assert "12,000 tokens" in result.reason
@@ -203,7 +203,7 @@ end = "Now I am done."
 
 @programs("claude-code")
 def test_an_agent_that_ends_with_time_left_is_told_to_go_on_and_remembers(agent: str, tmp_path: Path) -> None:
-    done = run_agent(agent, AGAIN, tmp_path, "--budget", "4m", "--continues", "1")
+    done = run_agent(agent, AGAIN, tmp_path, "--budget", "20m", "--continues", "1")
     assert done.run.result.rounds == 2
     assert done.run.result.ending == "completed"
     remembers = agent != "mini-swe"  # which has no way to go on, and begins anew
@@ -221,7 +221,7 @@ def test_a_recorded_run_is_played_again_without_a_key_and_nobody_is_asked(agent:
     tape, places = tmp_path / "tape.jsonl", [tmp_path / "first", tmp_path / "again"]
     for place in places:
         place.mkdir()
-    options = ("--budget", "4m", "--continues", "0")
+    options = ("--budget", "20m", "--continues", "0")
     first = run_agent(agent, TRAIN, places[0], *options, "--record-driver", str(tape))
     again = run_agent(agent, NOBODY, places[1], *options, "--replay-driver", str(tape), key="")
     assert first.run.result.ending == again.run.result.ending == "completed"

@@ -41,7 +41,7 @@ def test_two_that_run_the_same_campaign_share_it_and_a_third_has_nothing_to_do(b
         start_campaign(bench, "run", file, "--parallel", "1") as one,
         start_campaign(bench, "run", file, "--parallel", "1") as two,
     ):
-        outputs = [process.communicate(timeout=120)[0] for process in (one, two)]
+        outputs = [process.communicate(timeout=600)[0] for process in (one, two)]
     assert [one.returncode, two.returncode] == [0, 0], outputs
     assert len(list_runs(bench)) == 2, outputs
     assert "Traceback" not in "".join(outputs)
@@ -67,7 +67,7 @@ def test_stop_ends_runs_in_order_and_says_when_all_have_ended(bench: RunLauncher
         wait_until(lambda: has_agent_started(bench))
         assert list_run_states(bench, file) == ["running", "todo"]
         stopped = bench.cli("campaign", "stop", file)
-        output, _ = campaign.communicate(timeout=60)
+        output, _ = campaign.communicate(timeout=600)
     assert campaign.returncode == 130, output
     assert "all have ended" in stopped.stdout
     assert list_run_states(bench, file) == ["stopped", "todo"]
@@ -83,7 +83,7 @@ def test_stop_waits_for_a_session_that_has_claimed_nothing_yet(bench: RunLaunche
         wait_until(lambda: list(bench.runs.glob(".campaigns/small/*/session.json")))
         stopped = bench.cli("campaign", "stop", file)
         assert list(bench.runs.glob(".campaigns/small/*/ended"))
-        output, _ = campaign.communicate(timeout=60)
+        output, _ = campaign.communicate(timeout=600)
     assert "all have ended" in stopped.stdout, (stopped.stdout, output)
     assert campaign.returncode == 130, output
     assert not is_process_alive(Path("--runs-dir=" + str(bench.runs)))

@@ -38,7 +38,7 @@ def test_the_run_of_a_killed_worker_is_done_in_the_end_and_none_is_done_twice(be
         victim = next(holder.pid for holder in holders if holder)
         assert victim != campaign.pid
         os.kill(victim, signal.SIGKILL)
-        output, _ = campaign.communicate(timeout=240)
+        output, _ = campaign.communicate(timeout=600)
     assert campaign.returncode == 0, output
     assert list_run_states(bench, file) == ["done"] * 3
     views = [read_run(paths) for paths in list_runs(bench)]
@@ -50,7 +50,7 @@ def test_the_run_of_a_killed_worker_is_done_in_the_end_and_none_is_done_twice(be
 def test_runs_of_workers_that_share_nothing_are_fetched_whole(bench: RunLauncher) -> None:
     file = write_campaign(bench, ["nop"], seeds=2, more="[resources]\ncpus = 1\n")
     with start_campaign(bench, "run", file, "--executor", "ray", "--fetch") as campaign:
-        output, _ = campaign.communicate(timeout=240)
+        output, _ = campaign.communicate(timeout=600)
     assert campaign.returncode == 0, output
     assert list_run_states(bench, file) == ["done", "done"]
     for paths in list_runs(bench):

@@ -116,7 +116,7 @@ def test_what_is_launched_has_its_cores_and_its_gpus_and_dies_with_its_parent(tm
     said = tmp_path / "said"
     launch = [str(LAUNCH), str(core), "CUDA_VISIBLE_DEVICES=3", "--", sys.executable, "-c", code, str(said)]
     process = subprocess.Popen([sys.executable, "-c", parent, *launch])
-    until = time.monotonic() + 30
+    until = time.monotonic() + 120
     while (not said.exists() or not said.read_text()) and time.monotonic() < until:
         time.sleep(0.02)
     pid, what = said.read_text().split(" ", 1)

@@ -134,7 +134,7 @@ def test_a_preempted_job_is_queued_again_and_each_run_is_done_once(bench: RunLau
             for name in _said(pending, environment).split():
                 _said(["scontrol", "update", f"jobid={name}", "starttime=now"], environment)
             time.sleep(1)
-        output, _ = campaign.communicate(timeout=240)
+        output, _ = campaign.communicate(timeout=600)
     assert campaign.returncode == 0, output
     assert list_run_states(bench, file) == ["done", "done"]
     views = [read_run(paths) for paths in list_runs(bench)]
@@ -154,7 +154,7 @@ def test_stop_takes_waiting_jobs_out_of_the_queue(bench: RunLauncher, slurm: Pat
     with start_campaign(bench, "run", file, "--executor", "slurm", "--parallel", "1", **conf) as campaign:
         wait_until(lambda: has_agent_started(bench))
         stopped = bench.cli("campaign", "stop", file, **conf)
-        campaign.communicate(timeout=60)
+        campaign.communicate(timeout=600)
     assert "all have ended" in stopped.stdout
     assert campaign.returncode == 130
     assert list_run_states(bench, file) == ["stopped", "todo"]

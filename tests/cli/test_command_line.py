@@ -83,7 +83,7 @@ def test_a_run_of_nothing_has_a_baseline_and_no_score(bench: RunLauncher) -> Non
 
 
 def test_the_shipped_script_rises_and_its_gain_is_real(bench: RunLauncher) -> None:
-    done = bench.cli("run", "--task", "gsm8k-mini", "--agent", "script", "--budget", "3m")
+    done = bench.cli("run", "--task", "gsm8k-mini", "--agent", "script", "--budget", "20m")
     assert done.returncode == 0, done.stderr
     assert "submission 3 scored" in done.stderr
     assert "report: " in done.stdout
@@ -111,7 +111,7 @@ def test_the_papers_protocol_ranks_on_the_whole_test_set(bench: RunLauncher) -> 
 
 
 def test_an_agent_that_fails_makes_the_run_exit_1_with_its_exit_code(bench: RunLauncher) -> None:
-    run = bench.run("sys.exit(3)", "--budget", "30s")
+    run = bench.run("sys.exit(3)", "--budget", "20m")
     assert run.code == 1
     assert run.result.ending == "agent-failed"
     assert "exit code 3" in run.result.reason
@@ -147,7 +147,7 @@ def test_submissions_are_limited_where_the_budget_says_so(bench: RunLauncher) ->
         "--max-submissions",
         "1",
         "--budget",
-        "60s",
+        "20m",
     )
     assert run.said["first"]["verdict"] == "scored"
     assert run.said["second"]["http"] == 403
@@ -166,7 +166,7 @@ say(
 )
 """,
         "--budget",
-        "60s",
+        "20m",
     )
     paths = run.said["openapi"]["paths"]
     assert {path: set(methods) for path, methods in paths.items()} == {
@@ -305,7 +305,7 @@ def test_show_finds_a_run_by_the_start_of_its_id(bench: RunLauncher) -> None:
 def test_what_an_agent_names_cannot_steer_the_terminal_or_the_report(bench: RunLauncher) -> None:
     name = "x\\x1b[31m|<script>alert(1)</script>`[a](b)"
     run = bench.run(
-        f"say(answer=call('POST', '/submit', {{'model_path': 'output/{name}'}}))", "--budget", "30s"
+        f"say(answer=call('POST', '/submit', {{'model_path': 'output/{name}'}}))", "--budget", "20m"
     )
     assert "\x1b" not in bench.cli("show", run.result.run_id).stdout
     loud = bench.cli("run", "--task", "gsm8k-mini", "--agent", f"script:{bench.home / 'agent.py'}")
@@ -318,9 +318,9 @@ def test_what_an_agent_names_cannot_steer_the_terminal_or_the_report(bench: RunL
 
 def test_an_agent_is_told_which_gpus_are_its_own(bench: RunLauncher) -> None:
     saying = "say(gpus=os.environ.get('CUDA_VISIBLE_DEVICES', 'all'))"
-    told = bench.run(saying, "--budget", "30s", CUDA_VISIBLE_DEVICES="3")
+    told = bench.run(saying, "--budget", "20m", CUDA_VISIBLE_DEVICES="3")
     assert told.said["gpus"] == "3"
-    assert bench.run(saying, "--budget", "30s").said["gpus"] == "all"
+    assert bench.run(saying, "--budget", "20m").said["gpus"] == "all"
 
 
 def test_check_says_what_this_machine_can_do(bench: RunLauncher) -> None:
@@ -345,7 +345,7 @@ def test_check_of_the_official_task_holds(bench: RunLauncher, shared_data: Path)
 
 
 def test_the_local_sandbox_works_and_the_result_says_that_it_isolates_nothing(bench: RunLauncher) -> None:
-    run = bench.run("say(answer=submit(trained('m')))", "--sandbox", "local", "--budget", "60s")
+    run = bench.run("say(answer=submit(trained('m')))", "--sandbox", "local", "--budget", "20m")
     assert run.result.ending == "completed", run.log
     assert run.said["answer"]["verdict"] == "scored"
     assert run.result.isolation is not None

@@ -55,7 +55,7 @@ def test_on_a_terminal_the_agents_own_progress_is_seen_and_cannot_steer_it(
     agent = tmp_path / "agent.py"
     agent.write_text("import time\nprint('epoch 7 \\x1b[2J of 9', flush=True)\ntime.sleep(4)\n")
     main, terminal = pty.openpty()
-    command = bench.command("run", "--task", "gsm8k-mini", "--agent", f"script:{agent}", "--budget", "1m")
+    command = bench.command("run", "--task", "gsm8k-mini", "--agent", f"script:{agent}", "--budget", "20m")
     started = subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=terminal, env=bench.environment(TERM="xterm")
     )

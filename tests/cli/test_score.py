@@ -99,7 +99,7 @@ def test_an_output_is_graded_as_it_stands(bench: RunLauncher) -> None:
 
 
 def test_a_runs_own_record_can_be_scored_again(bench: RunLauncher) -> None:
-    run = bench.run("submit(trained('m'))", "--budget", "60s")
+    run = bench.run("submit(trained('m'))", "--budget", "20m")
     assert run.result.best is not None
     for split, first in (("feedback", run.result.best.score), ("heldout", run.result.best_heldout)):
         file = run.paths.submission_paths(1).root / f"{split}.jsonl"

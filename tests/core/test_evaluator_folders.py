@@ -27,7 +27,7 @@ for folder, inner, names in os.walk("/"):
     found += [folder] if {ANSWERS_FILE!r} in names else []
 say(found=found, told=os.environ.get("AGENT2RL_BESIDE"), verdict=submit(trained("v1")))
 """,
-        *("--task", TASK, "--budget", "60s"),
+        *("--task", TASK, "--budget", "20m"),
         PYTHONPATH=HERE,
     )
 

@@ -21,7 +21,7 @@ from tests.dashboard.example_runs import FINISHED
 from tests.helpers.run_digests import make_digest
 
 TABS = ("", "/now", "/code", "/examples", "/examples/x", "/transcript", "/log", "/timeline")
-SOON_SECONDS = 15.0
+SOON_SECONDS = 120.0
 SECRET = "nobody is to read this"
 FOREVER = 1e300
 
@@ -194,7 +194,7 @@ def test_a_run_that_vanishes_between_two_looks_is_not_found(finished: RunPaths, 
     with serve_dashboard(tmp_path / "runs", tmp_path / "cache") as board:
         paths.root.rename(tmp_path / "away")
         for tab in TABS:
-            assert httpx.get(f"{board.url}/runs/{FINISHED}{tab}").status_code == 404
+            assert httpx.get(f"{board.url}/runs/{FINISHED}{tab}", timeout=120).status_code == 404
 
 
 def test_files_that_change_while_they_are_read_cost_no_page(finished: RunPaths, tmp_path: Path) -> None:
@@ -218,7 +218,7 @@ def test_files_that_change_while_they_are_read_cost_no_page(finished: RunPaths, 
 
     with (
         serve_dashboard(tmp_path / "runs", tmp_path / "cache") as board,
-        httpx.Client(base_url=board.url) as client,
+        httpx.Client(base_url=board.url, timeout=120) as client,
     ):
         thread = threading.Thread(target=change)
         thread.start()

@@ -54,7 +54,7 @@ def test_runs_are_found_opened_and_compared_by_keyboard(page: Page, board: Dashb
     page.keyboard.type("fin")
     tab_to(page, ".choose button")
     page.keyboard.press("Enter")
-    page.wait_for_url(f"{board.url}/?q=gsm8k-mini&state=finished", timeout=10_000)
+    page.wait_for_url(f"{board.url}/?q=gsm8k-mini&state=finished")
     assert 1 < page.locator(".runs tbody tr").count() < len(example_runs.RUN_KINDS)
     tab_to(page, f"input[value='{HOSTILE_RUN}']")
     page.keyboard.press("Space")
@@ -109,13 +109,13 @@ def test_news_leave_the_reader_where_the_keyboard_brought_them(
         page.locator(f"a[href='/runs/{FINISHED}']").focus()
         page.evaluate("document.querySelector('.box').scrollLeft = 90")
         example_runs.copy_run_as(finished, runs, "news")
-        page.wait_for_selector("input[value='news']", timeout=10_000)
+        page.wait_for_selector("input[value='news']")
         assert page.evaluate("document.activeElement.getAttribute('href')") == f"/runs/{FINISHED}"
         assert page.evaluate("document.querySelector('.box').scrollLeft") == 90
         assert page.locator(f"input[value='{CRASHED}']").is_checked()
         page.locator("input[value='news']").focus()
         shutil.rmtree(runs / "news")
-        expect(page.locator(".runs tbody tr")).to_have_count(2, timeout=10_000)
+        expect(page.locator(".runs tbody tr")).to_have_count(2)
 
 
 @pytest.mark.parametrize(("width", "scheme"), LOOKS)

@@ -17,10 +17,11 @@ from agent2rl.record.run_lock import RunLock
 from tests.dashboard import example_runs
 from tests.dashboard.conftest import DashboardServer, serve_dashboard
 from tests.dashboard.example_runs import FINISHED, RUNNING
+from tests.helpers.browser import open_patient_page
 
 WATCHERS = 50
 SOON_SECONDS = 2.0
-TRIES = 4
+TRIES = 10
 """Other tests have the cores, too: what counts is the best."""
 
 
@@ -37,7 +38,7 @@ def best(of: Callable[[int], float]) -> float:
 def test_a_change_arrives_in_an_open_page_within_two_seconds(
     path: str, browser: Browser, board: DashboardServer, finished: RunPaths
 ) -> None:
-    page = browser.new_page()
+    page = open_patient_page(browser)
     page.goto(board.url + path)
     expect(page.locator(".alive")).to_have_text("live")
     log = RunPaths(board.runs / RUNNING).agent_log
@@ -53,7 +54,7 @@ def test_a_change_arrives_in_an_open_page_within_two_seconds(
             sign = f".tail:has-text('{name}')"
         began = time.monotonic()
         try:
-            page.wait_for_selector(sign, timeout=10_000)
+            page.wait_for_selector(sign)
         except Error:
             return float("inf")
         return time.monotonic() - began
@@ -70,7 +71,7 @@ def test_a_run_that_ends_is_shown_as_ended_and_says_when_the_line_is_lost(
     browser: Browser, finished: RunPaths, tmp_path: Path
 ) -> None:
     paths = example_runs.copy_run_as(finished, tmp_path / "runs", RUNNING)
-    page = browser.new_page()
+    page = open_patient_page(browser)
     with serve_dashboard(tmp_path / "runs", tmp_path / "cache") as board:
         with RunLock(paths.lock):
             page.goto(board.url)
@@ -78,8 +79,8 @@ def test_a_run_that_ends_is_shown_as_ended_and_says_when_the_line_is_lost(
             page.goto(f"{board.url}/runs/{RUNNING}")
             assert "running" in page.locator(".now").inner_text()
             paths.result.write_bytes(finished.result.read_bytes())
-        expect(page.locator(".now").first).to_contain_text("completed", timeout=10_000)
-    expect(page.locator(".alive")).to_have_text("not connected", timeout=10_000)
+        expect(page.locator(".now").first).to_contain_text("completed")
+    expect(page.locator(".alive")).to_have_text("not connected")
     page.close()
 
 
@@ -96,7 +97,7 @@ def test_fifty_watchers_hear_of_a_change_and_keep_nobody_waiting(board: Dashboar
 
         def answered(_: int) -> float:
             began = time.monotonic()
-            assert httpx.get(board.url).status_code == 200
+            assert httpx.get(board.url, timeout=120).status_code == 200
             return time.monotonic() - began
 
         assert min(answered(number) for number in range(5)) < 1.0
@@ -115,20 +116,20 @@ def _until(line: socket.socket, sign: bytes) -> None:
 
 
 def test_an_analysis_is_made_once_and_kept_for_the_next_server(board: DashboardServer) -> None:
-    while "aria-busy" in httpx.get(f"{board.url}/runs/{FINISHED}/made").text:
+    while "aria-busy" in httpx.get(f"{board.url}/runs/{FINISHED}/made", timeout=120).text:
         time.sleep(0.2)
     made = board.dashboard.workshop.version
-    assert 'id="story"' in httpx.get(f"{board.url}/runs/{FINISHED}").text
+    assert 'id="story"' in httpx.get(f"{board.url}/runs/{FINISHED}", timeout=120).text
     assert board.dashboard.workshop.version == made
     with serve_dashboard(board.runs, board.cache) as another:
-        assert 'id="story"' in httpx.get(f"{another.url}/runs/{FINISHED}").text
+        assert 'id="story"' in httpx.get(f"{another.url}/runs/{FINISHED}", timeout=120).text
         assert another.dashboard.workshop.version == 0
 
 
 def test_a_run_without_a_digest_gets_one_beside_and_its_directory_is_left_alone(
     board: DashboardServer,
 ) -> None:
-    ends = time.monotonic() + 60
+    ends = time.monotonic() + 120
     while FINISHED in dict(board.dashboard.index.list_lacking_digests()):
         assert time.monotonic() < ends
         time.sleep(0.2)

@@ -11,7 +11,7 @@ import pytest
 from agent2rl.dashboard import workers
 from agent2rl.dashboard.workers import AnalysisWorker, PageCache
 
-SECONDS = 30
+SECONDS = 120
 
 
 def test_what_was_not_looked_at_for_longest_is_cleared_first(tmp_path: Path) -> None:

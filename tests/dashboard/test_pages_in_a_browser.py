@@ -27,7 +27,7 @@ RUNS = (FINISHED, CRASHED, DAMAGED, RUNNING, JUST_STARTED, HOSTILE_RUN)
 MANY = ("/", "/?q=nothing-like-it", f"/compare?run={FINISHED}&run={HOSTILE_RUN}", "/leaderboard")
 EXAMPLE = f"/runs/{HOSTILE_RUN}/examples/{EPISODE_ID}?submission=2&step=2"
 BROKEN = f"/runs/{UNREADABLE}"
-MADE_SECONDS = 60
+MADE_SECONDS = 120
 LOST = (f"/runs/{DAMAGED}/code", f"/runs/{DAMAGED}/examples", BROKEN)
 """Of which there is nothing to be shown but what is wrong."""
 
@@ -70,7 +70,7 @@ def test_every_page_of_every_kind_of_run_fits_any_width_and_its_links_lead_somew
             else:
                 links.setdefault(SHAPE.sub("…", link.partition("#")[0]), (link, path))
     assert len(links) > 40
-    with httpx.Client(base_url=board.url) as client:
+    with httpx.Client(base_url=board.url, timeout=120) as client:
         for link, path in links.values():
             if link not in LOST:
                 assert client.get(link).status_code == 200, f"{link} on {path}"

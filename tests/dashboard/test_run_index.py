@@ -94,7 +94,10 @@ def test_two_thousand_runs_are_filtered_sorted_searched_and_paged(many: Path, tm
 
 
 def test_all_of_a_choice_is_in_the_address(many: Path, tmp_path: Path) -> None:
-    with serve_dashboard(many, tmp_path / "cache") as board, httpx.Client(base_url=board.url) as client:
+    with (
+        serve_dashboard(many, tmp_path / "cache") as board,
+        httpx.Client(base_url=board.url, timeout=120) as client,
+    ):
         day = client.get("/table?since=2026-03-05&until=2026-03-05").text
         assert f"{COUNT // DAYS} runs match" in day
         pages = [client.get(f"/table?task=task-0&sort=gain&order=up&page={number}").text for number in (1, 5)]
@@ -186,11 +189,11 @@ def test_an_index_that_is_damaged_while_it_is_used_is_made_anew(few: RunIndex) -
 def test_a_cache_that_is_deleted_while_it_is_used_is_made_again(few: RunIndex) -> None:
     with (
         serve_dashboard(few.runs, few.path.parent.parent) as board,
-        httpx.Client(base_url=board.url) as client,
+        httpx.Client(base_url=board.url, timeout=120) as client,
     ):
         shutil.rmtree(few.path.parent)
         assert client.get("/table").status_code in (200, 503)
-        ends = time.monotonic() + 20
+        ends = time.monotonic() + 120
         while "8 runs</p>" not in client.get("/table").text:
             assert time.monotonic() < ends
             time.sleep(0.1)
@@ -199,11 +202,11 @@ def test_a_cache_that_is_deleted_while_it_is_used_is_made_again(few: RunIndex) -
 def test_a_directory_that_vanishes_is_said_to_be_gone_and_what_was_there_stays_known(few: RunIndex) -> None:
     with (
         serve_dashboard(few.runs, few.path.parent.parent) as board,
-        httpx.Client(base_url=board.url) as client,
+        httpx.Client(base_url=board.url, timeout=120) as client,
     ):
         away = few.runs.with_name("away")
         few.runs.rename(away)
-        ends = time.monotonic() + 20
+        ends = time.monotonic() + 120
         while "runs directory cannot be read" not in (page := client.get("/table").text):
             assert time.monotonic() < ends
             time.sleep(0.1)
@@ -227,9 +230,9 @@ def test_what_another_server_wrote_to_the_same_table_is_noticed(few: RunIndex) -
 def test_a_page_before_the_first_look_says_that_it_is_reading(few: RunIndex, tmp_path: Path) -> None:
     fresh = Dashboard(few.runs, tmp_path / "other", lambda _: 1, list)
     with closing(fresh), serve_app(create_app(fresh)) as url:
-        assert "Reading the runs directory" in httpx.get(url).text
+        assert "Reading the runs directory" in httpx.get(url, timeout=120).text
         fresh.index.refresh()
-        assert "Reading" not in httpx.get(url).text
+        assert "Reading" not in httpx.get(url, timeout=120).text
 
 
 def test_what_is_asked_survives_being_written_down() -> None:

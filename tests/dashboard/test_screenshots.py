@@ -20,7 +20,7 @@ from agent2rl.dashboard.run_status import RunRow, find_run, read_answers, read_l
 from agent2rl.record.paths import RunPaths
 from tests.dashboard import example_runs
 from tests.dashboard.conftest import DashboardServer, serve_dashboard
-from tests.helpers.browser import DESKTOP_WIDTH
+from tests.helpers.browser import DESKTOP_WIDTH, PAGE_MILLISECONDS
 
 RUNS, FOLDER = os.environ.get("AGENT2RL_SCREENSHOT_RUNS"), os.environ.get("AGENT2RL_SCREENSHOTS")
 MOST_BYTES = 150_000
@@ -135,6 +135,7 @@ def opened(browser: Browser, url: str, width: int, scheme: str) -> Iterator[Page
         timezone_id="UTC",
     )
     page = context.new_page()
+    page.set_default_timeout(PAGE_MILLISECONDS)
     page.goto(url)
     expect(page.locator("[aria-busy]")).to_have_count(0, timeout=1000 * MADE_SECONDS)
     yield page

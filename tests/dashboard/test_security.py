@@ -20,6 +20,7 @@ from tests.dashboard import example_runs
 from tests.dashboard.conftest import DashboardServer, serve_dashboard
 from tests.dashboard.example_runs import EPISODE_ID, FINISHED, HOSTILE_RUN
 from tests.helpers import forked_cli
+from tests.helpers.browser import open_patient_page
 from tests.helpers.http_server import serve_app
 
 SECRET = "nobody is to read this"
@@ -73,7 +74,7 @@ def beside(finished: RunPaths, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 def test_nothing_outside_of_the_runs_can_be_had_by_any_name_or_link(beside: DashboardServer) -> None:
-    with httpx.Client(base_url=beside.url) as client:
+    with httpx.Client(base_url=beside.url, timeout=120) as client:
         assert client.get(f"/runs/{FINISHED}/log").status_code == 200
         for path in (*ESCAPES, "/runs/deeper/examples?submission=1"):
             status, text = _raw(beside, path)
@@ -98,7 +99,7 @@ def _answer(beside: DashboardServer, path: str) -> tuple[int, str, dict[str, str
 
 
 def test_odd_addresses_get_a_page_and_not_an_error(beside: DashboardServer) -> None:
-    with httpx.Client(base_url=beside.url) as client:
+    with httpx.Client(base_url=beside.url, timeout=120) as client:
         for path in ODD:
             assert client.get(path).status_code == 200, path
         for path in (f"/runs/{FINISHED}/code?at=-5", "/compare?run=a", "/compare?run=a&run=b", "/nothing"):
@@ -112,14 +113,14 @@ def test_odd_addresses_get_a_page_and_not_an_error(beside: DashboardServer) -> N
 @pytest.mark.parametrize("host", ["example.org", "127.0.0.1.example.org:80", "10.0.0.1", "localhost.evil"])
 def test_a_host_of_others_is_refused(host: str, beside: DashboardServer) -> None:
     for path in ("/", "/static/style.css", f"/runs/{FINISHED}/events"):
-        answer = httpx.get(beside.url + path, headers={"Host": host})
+        answer = httpx.get(beside.url + path, headers={"Host": host}, timeout=120)
         assert answer.status_code == 403
         assert FINISHED not in answer.text
 
 
 def test_names_of_this_computer_are_served_and_every_answer_forbids_scripts(beside: DashboardServer) -> None:
     for host in ("127.0.0.1", "LocalHost:8000", "[::1]", "[::1]:80", "127.0.0.2"):
-        answer = httpx.get(beside.url, headers={"Host": host})
+        answer = httpx.get(beside.url, headers={"Host": host}, timeout=120)
         assert answer.status_code == 200
         policy = answer.headers["content-security-policy"]
         assert "default-src 'none'" in policy
@@ -143,7 +144,7 @@ def test_other_web_sites_can_lead_here_and_fetch_nothing(
     site: str, mode: str, dest: str, status: int, beside: DashboardServer
 ) -> None:
     told = {"Sec-Fetch-Site": site, "Sec-Fetch-Mode": mode, "Sec-Fetch-Dest": dest}
-    answer = httpx.get(beside.url, headers=told)
+    answer = httpx.get(beside.url, headers=told, timeout=120)
     assert answer.status_code == status
     assert answer.headers["cross-origin-resource-policy"] == "same-origin"
     assert answer.headers["cross-origin-opener-policy"] == "same-origin"
@@ -152,7 +153,7 @@ def test_other_web_sites_can_lead_here_and_fetch_nothing(
 
 def test_a_hostile_page_in_the_same_browser_reads_nothing(browser: Browser, beside: DashboardServer) -> None:
     with quiet_origin() as other:
-        page = browser.new_page()
+        page = open_patient_page(browser)
         page.goto(other)
         assert page.evaluate(
             """async (url) => {
@@ -208,7 +209,7 @@ def test_the_token_leads_only_to_pages_of_ours_and_goes_to_nobody_else(
 
 
 def test_whatever_an_agent_wrote_stays_text(browser: Browser, board: DashboardServer) -> None:
-    page = browser.new_page()
+    page = open_patient_page(browser)
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
     paths = ("", "/transcript?page=2", "/log", "/examples", f"/examples/{EPISODE_ID}?submission=2")
@@ -234,10 +235,10 @@ def test_others_than_this_computer_need_the_token_that_is_printed(
         told = _printed(output)
         address = told.replace("0.0.0.0", "127.0.0.1")
         plain = address.partition("?")[0]
-        assert httpx.get(plain).status_code == 403
-        assert httpx.get(f"{plain}?token=wrong").status_code == 403
-        assert httpx.get(plain, cookies={"agent2rl-token": "wrong"}).status_code == 403
-        with httpx.Client() as client:
+        assert httpx.get(plain, timeout=120).status_code == 403
+        assert httpx.get(f"{plain}?token=wrong", timeout=120).status_code == 403
+        assert httpx.get(plain, cookies={"agent2rl-token": "wrong"}, timeout=120).status_code == 403
+        with httpx.Client(timeout=120) as client:
             entered = client.get(f"{address}&q=x")
             assert entered.status_code == 303
             assert entered.headers["location"] == "/?q=x"

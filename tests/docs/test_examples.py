@@ -56,7 +56,7 @@ def test_the_examples_of_a_page_run_as_they_stand(page: Path, bench: RunLauncher
                 env=environment,
                 capture_output=True,
                 text=True,
-                timeout=200,
+                timeout=600,
                 check=False,
             )
             assert done.returncode == 0, f"{block.code}\n{done.stdout}\n{done.stderr}"

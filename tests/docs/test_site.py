@@ -111,7 +111,7 @@ def test_the_search_finds_pages_that_were_opened_from_files_and_asks_no_server(s
         opened.goto((site / "index.html").as_uri())
         opened.locator("input[name=query]").click()
         opened.keyboard.type("lineage")
-        opened.locator(".md-search-result__item a[href*='lineage']").first.wait_for(timeout=20_000)
+        opened.locator(".md-search-result__item a[href*='lineage']").first.wait_for()
         assert not [url for url in asked if not url.startswith("file:")] + said
 
 

@@ -93,10 +93,8 @@ def test_each_sample_of_an_evaluation_is_a_request_with_a_seed_of_its_own(
 def test_many_requests_are_in_flight_at_once_and_never_more_than_the_limit(served: OpenAIServer) -> None:
     served.pause_seconds = 0.1
     with OpenAIApiEngine(served.url, "parrot", None, QUICK, in_flight=8) as engine:
-        begin = time.monotonic()
         ask(engine, *map(str, range(40)))
     assert served.most_in_flight == 8
-    assert time.monotonic() - begin < 40 * 0.1
 
 
 def test_the_server_is_told_how_to_sample_with_a_seed_for_each_chat(
@@ -166,10 +164,8 @@ def test_a_server_that_wants_too_long_a_pause_is_not_waited_for(
     served: OpenAIServer, engine: OpenAIApiEngine
 ) -> None:
     served.faults.append(make_fault_reply(429, "come back tomorrow", retry_after="86400"))
-    begin = time.monotonic()
     with pytest.raises(WorldError, match=r"asked once.*come back tomorrow.*86400 s"):
         ask(engine, "hello")
-    assert time.monotonic() - begin < 5
 
 
 def test_a_pause_may_be_given_as_a_date(served: OpenAIServer, engine: OpenAIApiEngine) -> None:
@@ -234,13 +230,11 @@ def test_one_chat_that_fails_fails_the_call_and_the_rest_is_not_waited_for(
     served: OpenAIServer, engine: OpenAIApiEngine
 ) -> None:
     async def hang(_: object) -> None:
-        await asyncio.sleep(3)
+        await asyncio.sleep(3600)
 
     served.faults.extend([hang, hang, make_fault_reply(400, "wrong"), hang])
-    begin = time.monotonic()
     with pytest.raises(UserError, match="wrong"):
         ask(engine, *"abcdefgh")
-    assert time.monotonic() - begin < 2
 
 
 @pytest.mark.parametrize(
@@ -428,7 +422,7 @@ with registry.find_engine(f"openai-api:parrot@{sys.argv[1]}")(Path()) as engine:
 
 
 def test_ctrl_c_ends_it_promptly_and_quietly(served: OpenAIServer) -> None:
-    served.pause_seconds = 20
+    served.pause_seconds = 3600
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, served.url], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -436,10 +430,9 @@ def test_ctrl_c_ends_it_promptly_and_quietly(served: OpenAIServer) -> None:
     assert process.stdout.readline() == "asking\n"
     while served.most_in_flight < 10:
         time.sleep(0.01)
-    begin = time.monotonic()
     os.kill(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=15)
-    assert time.monotonic() - begin < 3
+    _, errors = process.communicate(timeout=120)  # no answer comes in this time
+    assert process.returncode != 0
     assert errors.rstrip().endswith("KeyboardInterrupt")
     assert "never retrieved" not in errors
     assert "destroyed" not in errors

@@ -35,6 +35,7 @@ KEYS = st.sampled_from(["type", "data", "text", "seed", "game", "episode_id", "a
 WORDS = st.sampled_from(["reset", "step", "state", "stairs-1", "up"])
 NEAR = st.dictionaries(KEYS, WORDS | JSON | st.dictionaries(KEYS, WORDS | JSON, max_size=4), max_size=4)
 """What is nearly right."""
+PATIENCE_SECONDS = 120
 UPGRADE = (
     b"GET /ws HTTP/1.1\r\nHost: world\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
     b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
@@ -48,10 +49,11 @@ class Served:
     faults: list[str] = field(default_factory=list)
 
     def connect(self) -> ClientConnection:
-        return unix_connect(str(self.socket), "ws://world/ws")
+        return unix_connect(str(self.socket), "ws://world/ws", open_timeout=PATIENCE_SECONDS)
 
     def http(self) -> httpx.Client:
-        return httpx.Client(transport=httpx.HTTPTransport(uds=str(self.socket)), base_url="http://world")
+        transport = httpx.HTTPTransport(uds=str(self.socket))
+        return httpx.Client(transport=transport, base_url="http://world", timeout=PATIENCE_SECONDS)
 
 
 @contextmanager
@@ -71,7 +73,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 def ask(line: ClientConnection, kind: str, data: object = None) -> Any:
     line.send(json.dumps({"type": kind} if data is None else {"type": kind, "data": data}))
-    return json.loads(line.recv(timeout=20))
+    return json.loads(line.recv(timeout=PATIENCE_SECONDS))
 
 
 def test_a_connection_is_a_session(world: Served) -> None:
@@ -98,7 +100,7 @@ def test_a_connection_is_a_session(world: Served) -> None:
         assert ask(line, "reset")["data"]["done"] is False
         line.send('{"type": "close"}')
         with pytest.raises(ConnectionClosed):
-            line.recv(timeout=20)
+            line.recv(timeout=PATIENCE_SECONDS)
 
 
 def test_a_seed_decides_which_games_are_played(world: Served) -> None:
@@ -130,28 +132,28 @@ def test_a_seed_decides_which_games_are_played(world: Served) -> None:
 def test_what_cannot_be_done_is_said(world: Served, text: str, code: str, says: str) -> None:
     with world.connect() as line:
         line.send(text)
-        answer = json.loads(line.recv(timeout=20))
+        answer = json.loads(line.recv(timeout=PATIENCE_SECONDS))
     assert answer["type"] == "error"
     assert answer["data"]["code"] == code
     assert says in answer["data"]["message"]
 
 
 def test_anything_sent_over_a_socket_gets_an_answer(world: Served) -> None:
-    @settings(max_examples=60)
+    @settings(max_examples=30)
     @given(sent=st.text(max_size=40) | st.binary(max_size=40) | (JSON | NEAR).map(json.dumps))
     def check(sent: str | bytes) -> None:
         try:
             line.send(sent)
         except UnicodeEncodeError:
             return  # half a character: the client cannot send it
-        assert json.loads(line.recv(timeout=20))["type"] in ("observation", "state", "error")
+        assert json.loads(line.recv(timeout=PATIENCE_SECONDS))["type"] in ("observation", "state", "error")
 
     with world.connect() as line:
         check()
 
 
 def test_anything_sent_over_http_gets_an_answer_and_never_a_500(world: Served) -> None:
-    @settings(max_examples=60)
+    @settings(max_examples=30)
     @given(
         path=st.sampled_from(["/reset", "/step"]),
         sent=st.binary(max_size=40) | (JSON | NEAR).map(lambda found: json.dumps(found).encode()),
@@ -207,7 +209,7 @@ def test_a_fault_of_the_world_is_answered_and_noted(world: Served) -> None:
 class Together(StairsEnvironment):
     """Nobody goes up alone: a step waits for another one."""
 
-    both: ClassVar = threading.Barrier(2, timeout=10)
+    both: ClassVar = threading.Barrier(2, timeout=PATIENCE_SECONDS)
 
     def step(self, action: str) -> EnvironmentStep:
         if action == "up":
@@ -219,7 +221,7 @@ def test_a_slow_world_holds_up_nobody_over_plain_http() -> None:
     app = application(World(STAIRS_GAMES, Together, slow=True), "together")
     with serve_on_socket(app) as socket, ThreadPoolExecutor() as pool:
         transport = httpx.HTTPTransport(uds=str(socket))
-        with httpx.Client(transport=transport, base_url="http://world", timeout=20) as client:
+        with httpx.Client(transport=transport, base_url="http://world", timeout=PATIENCE_SECONDS) as client:
 
             def begin(name: str) -> None:
                 client.post("/reset", json={"game": "stairs-3", "episode_id": name}).raise_for_status()
@@ -252,13 +254,13 @@ def test_many_sessions_play_at_once_and_one_too_many_is_told_so(tmp_path: Path) 
             ask(line, "step", {"text": "up"})["data"]["done"] == (n % 8 == 0) for n, line in enumerate(lines)
         )
         with world.connect() as line:
-            assert json.loads(line.recv(timeout=20))["data"]["code"] == "CAPACITY_REACHED"
+            assert json.loads(line.recv(timeout=PATIENCE_SECONDS))["data"]["code"] == "CAPACITY_REACHED"
         lines[0].close()
-        until = time.monotonic() + 20
+        until = time.monotonic() + PATIENCE_SECONDS
         while True:
             with world.connect() as line:
                 line.send('{"type": "reset"}')
-                if json.loads(line.recv(timeout=20))["type"] == "observation":
+                if json.loads(line.recv(timeout=PATIENCE_SECONDS))["type"] == "observation":
                     break
             assert time.monotonic() < until
 
@@ -267,9 +269,9 @@ def test_a_session_that_asks_nothing_for_a_while_is_dropped(tmp_path: Path) -> N
     with served(tmp_path, idle_seconds=2) as world, world.connect() as line, world.http() as client:
         name = client.post("/reset").json()["observation"]["episode_id"]
         ask(line, "reset")
-        assert json.loads(line.recv(timeout=20))["data"]["code"] == "SESSION_ERROR"
+        assert json.loads(line.recv(timeout=PATIENCE_SECONDS))["data"]["code"] == "SESSION_ERROR"
         with pytest.raises(ConnectionClosed):
-            line.recv(timeout=20)
+            line.recv(timeout=PATIENCE_SECONDS)
         time.sleep(2)
         assert client.get("/state", params={"episode_id": name}).status_code == 422
 

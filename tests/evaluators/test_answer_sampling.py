@@ -198,6 +198,7 @@ def test_answers_from_colder_to_hotter_are_more_and_more_different(seedling: Loa
     assert kinds[0] < 2 * len(EXAMPLES) < kinds[2]
 
 
+SHORT_RUN = ("--task", "tests.helpers.short_gsm8k:TASK")
 AGENT = """
 say(meta=json.loads((WORKSPACE / "run_meta.json").read_text()), answer=submit(trained("m", problems=400)))
 """
@@ -205,12 +206,14 @@ say(meta=json.loads((WORKSPACE / "run_meta.json").read_text()), answer=submit(tr
 
 def test_a_whole_run_with_several_samples_shows_what_they_are_worth(bench: RunLauncher) -> None:
     engine = "scripted:tests.evaluators.alternating_abacus:open_alternating_abacus"
-    run = bench.run(AGENT, "--samples", "4", "--engine", engine, "--budget", "60s", PYTHONPATH=str(ROOT))
+    options = (*SHORT_RUN, "--samples", "4", "--engine", engine, "--budget", "20m")
+    run = bench.run(AGENT, *options, PYTHONPATH=str(ROOT))
     assert run.result.ending == "completed", run.result.reason + run.log
     assert run.said["meta"]["samples"] == 4
     best = run.result.best_heldout
     assert best is not None
     assert best.how["samples"] == 4
+    assert best.value > 0
     # Half of the answers are right where the model is; of two equals, the first is the nonsense.
     assert best.metrics["pass@1"] == pytest.approx(best.value)
     assert best.metrics["pass@4"] == pytest.approx(2 * best.value)
@@ -242,7 +245,7 @@ def test_a_run_on_a_model_without_a_chat_template_tells_the_agent_and_the_reader
     (model / "model.safetensors").chmod(0o644)
     run = bench.run(
         "say(row=json.loads((DATA / 'train.jsonl').read_text().splitlines()[0]))",
-        *("--task", "tests.helpers.short_gsm8k:TASK", "--model", str(model), "--samples", "2"),
+        *(*SHORT_RUN, "--model", str(model), "--samples", "2", "--budget", "20m"),
         PYTHONPATH=str(ROOT),
     )
     assert run.result.ending == "completed", run.result.reason + run.log

@@ -157,7 +157,7 @@ def test_hostile_programs_fail_leave_nothing_and_do_not_slow_what_comes_after(sa
     verdicts = dict(zip(HOSTILE_PROGRAMS, sandboxes.judge_jobs(jobs), strict=True))
     assert {key: verdict.note for key, verdict in verdicts.items() if verdict.passed} == {}
     assert seconds() < 1.5 * before + 0.2
-    until = time.monotonic() + 20
+    until = time.monotonic() + 120
     while alive() != crowd and time.monotonic() < until:
         time.sleep(0.05)  # a program that has its verdict may be on its way out
     assert alive() == crowd

@@ -59,7 +59,7 @@ def opened(tmp_path: Path) -> Iterator[Open]:
 def http_client(url: str, socket: Path | None = None) -> httpx.Client:
     """Without certificates, which take longer to load than a test."""
     transport = httpx.HTTPTransport(uds=str(socket)) if socket else None
-    return httpx.Client(base_url=url, transport=transport, timeout=20, verify=False)
+    return httpx.Client(base_url=url, transport=transport, timeout=120, verify=False)
 
 
 def record(tmp_path: Path) -> list[RequestLogLine]:
@@ -748,7 +748,7 @@ def test_the_command_serves_until_it_is_interrupted(bench: RunLauncher) -> None:
             with http_client("http://driver", socket) as http:
                 assert begun("gemini", http).ask(stream=True).commands == ["echo 1"]
             serving.send_signal(signal.SIGINT)
-            rest, errors = serving.communicate(timeout=30)
+            rest, errors = serving.communicate(timeout=120)
         finally:
             serving.kill()
     assert (address, how) == (f"unix:{socket}\n", "(Ctrl-C to stop)\n")

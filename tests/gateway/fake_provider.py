@@ -321,5 +321,5 @@ def serve_gateway(
         transport = httpx.HTTPTransport(
             verify=False, uds=str(socket), limits=httpx.Limits(max_connections=None)
         )
-        with httpx.Client(transport=transport, base_url="http://gateway", timeout=20) as client:
+        with httpx.Client(transport=transport, base_url="http://gateway", timeout=120) as client:
             yield GatewayClient(gateway, client, socket, exchanges)

@@ -606,7 +606,7 @@ def shared_base(tmp_path_factory: pytest.TempPathFactory) -> BaseModel:
     return read_base_model(llama(tmp_path_factory.mktemp("shared") / "base"))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     files=st.dictionaries(FILES, CONTENTS, max_size=4),
     config=st.dictionaries(CONFIG_KEYS, JSON_VALUES, max_size=2),

@@ -12,7 +12,6 @@ import sqlite3
 import string
 import subprocess
 import sys
-import threading
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -42,6 +41,7 @@ from agent2rl.record.files import write_json_lines, write_record
 from agent2rl.report import tables
 from agent2rl.tasks.gsm8k import TASK
 from tests.helpers.run_launcher import RunLauncher
+from tests.helpers.small_campaigns import has_agent_started, wait_until
 
 QUESTION = (
     "A baker in Lyon sells seventeen walnut loaves each morning, gives four to the café next door, and "
@@ -397,7 +397,7 @@ os.chmod(WORKSPACE / "code", 0)
 say(**submit(trained("m")))
 """,
         "--budget",
-        "60s",
+        "20m",
     )
     assert run.result.ending == "completed", run.log
     assert run.result.best_heldout is not None
@@ -431,7 +431,7 @@ say(**submit(trained("m")))
 
 
 def test_an_honest_run_has_nothing_found(bench: RunLauncher) -> None:
-    run = bench.run("submit(trained('m')); shutil.copytree(DATA, OUTPUT / 'data')", "--budget", "60s")
+    run = bench.run("submit(trained('m')); shutil.copytree(DATA, OUTPUT / 'data')", "--budget", "20m")
     summary = run.result.contamination
     assert summary is not None
     assert summary.done, summary.reason
@@ -444,7 +444,7 @@ def test_a_run_without_isolation_is_checked_too(bench: RunLauncher) -> None:
     run = bench.run(
         f"(OUTPUT / 'n.txt').write_text({asked!r})",
         "--budget",
-        "60s",
+        "20m",
         "--sandbox",
         "local",
         "--protocol",
@@ -469,7 +469,7 @@ say(copy=check("output"), other=check("code", "description.md"), none=check("gon
 say(data=check("data"))
 """,
         "--budget",
-        "100s",
+        "20m",
     )
     said = run.said
     assert said["copy"][0] == 1
@@ -509,7 +509,7 @@ main()
         check=False,
         cwd=bench.home,
         env=bench.environment(),
-        timeout=200,
+        timeout=600,
     )
     result = json.loads(done.stdout)
     assert result["score"] is not None, done.stderr
@@ -519,8 +519,9 @@ main()
 
 
 def test_an_interrupted_run_says_that_it_was_not_checked(bench: RunLauncher) -> None:
-    process = bench.start(bench.script("say(ok=True); time.sleep(600)"), "--budget", "100s")
-    threading.Timer(6, process.terminate).start()
+    process = bench.start(bench.script("say(ok=True); time.sleep(600)"), "--budget", "20m")
+    wait_until(lambda: has_agent_started(bench))
+    process.terminate()
     run = bench.finish(process)
     assert run.result.ending == "interrupted"
     assert run.result.contamination is None or not run.result.contamination.done

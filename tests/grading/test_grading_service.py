@@ -88,7 +88,7 @@ def test_a_verdict_that_cannot_be_written_down_is_told_to_nobody(
     monkeypatch.setattr(recorder, "record_verdict", fail)
     with serve_on_socket(create_grading_app(service, "gsm8k-mini")) as socket:
         transport = httpx.HTTPTransport(uds=str(socket))
-        with httpx.Client(transport=transport, base_url="http://grading", timeout=60) as client:
+        with httpx.Client(transport=transport, base_url="http://grading", timeout=300) as client:
             answer = client.post("/submit", json={"model_path": "output/copy"})
             assert answer.status_code == 503
             assert "could not be recorded" in answer.json()["detail"]

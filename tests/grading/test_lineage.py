@@ -436,7 +436,7 @@ model.save(OUTPUT / "other")
 say(own=own, other=submit(OUTPUT / "other"))
 """,
         "--budget",
-        "2m",
+        "20m",
     )
     own, other = run.said["own"], run.said["other"]
     assert (own["lineage"], own["message"]) == ("derived", "")

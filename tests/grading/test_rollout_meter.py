@@ -122,7 +122,7 @@ def test_play_goes_on_where_the_service_is_away(tmp_path: Path) -> None:
         },
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=True,
     )
     assert (done.stdout, done.stderr) == ("3\n", "")
@@ -164,7 +164,7 @@ def test_a_lost_answer_makes_nothing_count_twice(tmp_path: Path) -> None:
                     "GRADING_SERVER_URL": f"http://127.0.0.1:{server.server_port}",
                     "ROLLOUT_KEY": one.meter.key,
                 },
-                timeout=60,
+                timeout=300,
                 check=False,
             )
             server.shutdown()
@@ -254,7 +254,7 @@ def test_a_run_counts_what_is_played_inside_and_at_the_door_and_ends_it_when_it_
     write_alfworld_data(plugins / "data", 3)
     (plugins / "house.py").write_text(HOUSE)
     run = bench.run(
-        AGENT, "--task", "house:TASK", "--max-env-steps", "40", "--budget", "90s", PYTHONPATH=str(plugins)
+        AGENT, "--task", "house:TASK", "--max-env-steps", "40", "--budget", "20m", PYTHONPATH=str(plugins)
     )
     assert run.result.ending == "completed", run.log
     assert run.said["told"]

@@ -21,7 +21,7 @@ from agent2rl.training.sft import SftSettings, sft
 from tests.helpers import model_families
 from tests.helpers.model_families import Weights, get_weights
 
-STEPS, ROWS, LENGTH = 80, 4, 64
+STEPS, ROWS, LENGTH = 60, 4, 48
 """Of the other seed's pretraining: enough to learn which tokens are frequent, and little more."""
 Told = Callable[[Weights], LineageReport]
 
@@ -102,8 +102,8 @@ def stranger(base: BaseModel) -> Weights:
 def tuned(base: BaseModel, rate: float) -> Weights:
     """After a few steps of SFT."""
     model, tokenizer = models.load(base.directory)
-    rows = registry.find_task("gsm8k-mini").load(None).train[:32]
-    settings = SftSettings(learning_rate=rate, epochs=2, batch_size=8)
+    rows = registry.find_task("gsm8k-mini").load(None).train[:16]
+    settings = SftSettings(learning_rate=rate, epochs=2, batch_size=4)
     pairs = [(row.prompt, row.target) for row in rows]
     assert sft(model, tokenizer, pairs, settings, TrainingProgress("sft")).steps == 8
     return stored(model)

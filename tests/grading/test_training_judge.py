@@ -127,7 +127,9 @@ def test_there_are_so_many_questions_and_no_more(tmp_path: Path) -> None:
     asked = {"messages": [{"role": "user", "content": "Well?"}]}
     with (
         at_socket(create_training_judge_app(teacher)) as socket,
-        httpx.Client(transport=httpx.HTTPTransport(uds=str(socket)), base_url="http://it") as client,
+        httpx.Client(
+            transport=httpx.HTTPTransport(uds=str(socket)), base_url="http://it", timeout=120
+        ) as client,
         ThreadPoolExecutor(8) as pool,
     ):
         said = list(pool.map(lambda _: client.post("/v1/chat/completions", json=asked), range(8)))
@@ -144,7 +146,9 @@ def test_a_question_that_fails_says_so_and_is_counted(tmp_path: Path) -> None:
     teacher = TrainingJudge(JudgeProxy("it", ScriptedEngine(breaks), tmp_path), limit=9)
     with (
         at_socket(create_training_judge_app(teacher)) as socket,
-        httpx.Client(transport=httpx.HTTPTransport(uds=str(socket)), base_url="http://it") as client,
+        httpx.Client(
+            transport=httpx.HTTPTransport(uds=str(socket)), base_url="http://it", timeout=120
+        ) as client,
     ):
         asked = {"messages": [{"role": "user", "content": "Well?"}]}
         failed = client.post("/v1/chat/completions", json=asked)

@@ -281,7 +281,7 @@ def test_arbitrary_bytes_are_refused_or_read_as_the_library_reads_them(data: byt
     check_against_the_library(data)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(
     changes=st.lists(
         st.tuples(st.integers(0, HEADER_END + 20), st.binary(min_size=1, max_size=3)), max_size=4

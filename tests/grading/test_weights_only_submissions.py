@@ -11,7 +11,7 @@ from tests.helpers.run_launcher import FinishedRun, RunLauncher
 from tests.helpers.tiny_models import write_tiny_llama
 
 REPOSITORY = Path(__file__).parents[2]
-SHORT = ("--task", "tests.helpers.short_gsm8k:TASK", "--budget", "10m")
+SHORT = ("--task", "tests.helpers.short_gsm8k:TASK", "--budget", "20m")
 
 ATTACKS = """
 import torch

@@ -9,11 +9,14 @@ from typing import Any
 
 import axe_playwright_python
 import pytest
-from playwright.sync_api import Browser, Error, Page, Playwright, sync_playwright
+from playwright.sync_api import Browser, Error, Page, Playwright, expect, sync_playwright
 
 CHROMIUM_PROGRAMS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+PAGE_MILLISECONDS = 60_000
 PHONE_WIDTH, DESKTOP_WIDTH = 360, 1280
 AXE_SCRIPT = Path(axe_playwright_python.__file__).with_name("axe.min.js").read_text(encoding="utf-8")
+
+expect.set_options(timeout=30_000)  # Playwright's default of 5 s is too short on a busy machine
 
 
 @contextmanager
@@ -37,12 +40,20 @@ def _launch_program(playwright: Playwright, program: str) -> Browser:
         pytest.skip(f"{program} does not start: {error.message.splitlines()[0]}")
 
 
+def open_patient_page(browser: Browser, **options: Any) -> Page:
+    """Open a page with a long timeout."""
+    page = browser.new_page(**options)
+    page.set_default_timeout(PAGE_MILLISECONDS)
+    return page
+
+
 @contextmanager
 def open_checked_page(browser: Browser, url: str, width: int = DESKTOP_WIDTH, **how: Any) -> Iterator[Page]:
     """A page that sees to it at the end that nothing was asked of others, and nothing complained of."""
     found: list[str] = []
     context = browser.new_context(viewport={"width": width, "height": 900}, reduced_motion="reduce", **how)
     page = context.new_page()
+    page.set_default_timeout(PAGE_MILLISECONDS)
     page.on("console", lambda message: found.append(f"{page.url}: {message.text}"))
     page.on("pageerror", lambda error: found.append(f"{page.url}: {error}"))
     page.on(

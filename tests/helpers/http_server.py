@@ -7,7 +7,7 @@ from typing import Any
 
 import uvicorn
 
-START_SECONDS = 30
+START_SECONDS = 120
 
 
 @contextmanager

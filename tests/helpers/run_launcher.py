@@ -13,6 +13,9 @@ from agent2rl.core.records import RunResult
 from agent2rl.record.paths import RunPaths
 from tests.helpers import forked_cli
 
+RUN_SECONDS = 840
+"""The longest that a command may take. It is long because a busy machine is slow."""
+
 SCRIPT_PREAMBLE = '''
 import json, os, pathlib, shutil, signal, socket, subprocess, sys, time, urllib.error, urllib.request
 
@@ -78,7 +81,7 @@ class RunLauncher:
     def cli(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """Any agent2rl command."""
         return forked_cli.run_forked_cli(
-            arguments, self.home, self.environment(**environment), self.home.parent, 280
+            arguments, self.home, self.environment(**environment), self.home.parent, RUN_SECONDS
         )
 
     def script(self, code: str, name: str = "agent.py") -> Path:
@@ -115,7 +118,7 @@ class RunLauncher:
     def finish(self, process: subprocess.Popen[str]) -> FinishedRun:
         """Wait for a run that was started."""
         try:
-            output, errors = process.communicate(timeout=240)
+            output, errors = process.communicate(timeout=RUN_SECONDS)
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGKILL)
             raise

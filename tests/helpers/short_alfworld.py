@@ -13,7 +13,7 @@ from agent2rl.tasks.alfworld.mini import TASK as MINI
 
 TRAIN_COUNT = 30
 GAME_COUNT = 6
-MAX_STEPS = 4
+MAX_STEPS = 2
 
 
 def load_splits(_: Path | None) -> Splits:

@@ -4,7 +4,6 @@ import os
 import pty
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -22,6 +21,7 @@ from agent2rl.play.game import HumanGame, find_game_number, list_actions
 from agent2rl.play.terminal import complete_line, play_in_terminal
 from agent2rl.run.training_data import open_training_world
 from tests.helpers.run_launcher import RunLauncher
+from tests.helpers.small_campaigns import wait_until
 from tests.helpers.small_worlds import STAIRS_WORLD
 from tests.play.alfworld_few_games import GAME_COUNT
 
@@ -56,7 +56,7 @@ def test_a_game_of_the_shop_is_played_through_a_pipe(bench: RunLauncher) -> None
         check=False,
         cwd=bench.home,
         env=bench.environment(),
-        timeout=120,
+        timeout=600,
     )
     said = done.stdout.decode()
     assert (done.returncode, done.stderr.decode()) == (0, "loading webshop-mini\n")
@@ -172,15 +172,22 @@ def read(terminal: int, until: bytes) -> bytes:
     return seen
 
 
-def interrupt(process: subprocess.Popen[bytes]) -> None:
-    """As a person would: not at once, since Python overlooks a signal just before it waits for a line."""
-    for pause in (0.5, 5, 20):
-        time.sleep(pause)
-        if process.poll() is None:
-            process.send_signal(signal.SIGINT)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=5)
-            return
+def wait_until_asleep(process: subprocess.Popen[bytes]) -> None:
+    """Wait until a process waits for input: it sleeps and uses no CPU time.
+
+    Python overlooks a signal that arrives just before it waits for a line.
+    """
+    last, same = "", 0
+
+    def is_asleep() -> bool:
+        nonlocal last, same
+        fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+        now = " ".join((fields[0], *fields[11:13]))  # state, user time, system time
+        same = same + 1 if now == last and fields[0] == "S" else 0
+        last = now
+        return same >= 10
+
+    wait_until(is_asleep)
 
 
 @pytest.mark.parametrize("ending", ["end of input", "interrupt"])
@@ -200,11 +207,12 @@ def test_a_person_leaves_quietly(bench: RunLauncher, ending: str) -> None:
         os.write(person, b"look\n")
         looked = read(person, until=b"> ")
         if ending == "interrupt":
-            interrupt(playing)
+            wait_until_asleep(playing)
+            playing.send_signal(signal.SIGINT)
         else:
             os.write(person, b"\x04")
         left = read(person, until=b"nothing more")
-        assert playing.wait(timeout=60) == 0
+        assert playing.wait(timeout=120) == 0
     finally:
         playing.kill()
         playing.wait()

@@ -318,11 +318,11 @@ def test_the_shop_is_served_on_this_computer_until_it_is_interrupted(bench: RunL
         assert serving.stdout
         try:
             address, how = serving.stdout.readline().strip(), serving.stdout.readline()
-            with httpx.Client() as http:
+            with httpx.Client(timeout=120) as http:
                 page = http.get(address).text
                 style = http.get(httpx.URL(address).join("/style.css"))
                 serving.send_signal(signal.SIGINT)
-                rest, errors = serving.communicate(timeout=30)
+                rest, errors = serving.communicate(timeout=120)
         finally:
             serving.kill()
     assert "training game 4 of" in page

@@ -139,11 +139,11 @@ def test_the_dashboard_marks_them_and_ranks_without_them_unless_asked(tmp_path: 
     write_runs(tmp_path / "runs")
     with (
         serve_dashboard(tmp_path / "runs", tmp_path / "cache") as board,
-        httpx.Client(base_url=board.url) as client,
+        httpx.Client(base_url=board.url, timeout=120) as client,
     ):
 
         def made(address: str) -> str:
-            ends = time.monotonic() + 60
+            ends = time.monotonic() + 120
             while "data-stale" in (text := client.get(address).text):
                 assert time.monotonic() < ends
                 time.sleep(0.2)
@@ -203,7 +203,7 @@ def test_the_set_up_tells_the_version_of_the_instructions_that_the_agent_was_giv
 
 def test_a_real_run_is_marked_everywhere_and_an_old_one_still_opens(bench: RunLauncher) -> None:
     asked = registry.find_task("gsm8k-mini").load(None).heldout[3].prompt
-    run = bench.run(f"(OUTPUT / 'n.txt').write_text({asked!r}); submit(trained('m'))", "--budget", "60s")
+    run = bench.run(f"(OUTPUT / 'n.txt').write_text({asked!r}); submit(trained('m'))", "--budget", "20m")
     assert run.result.contaminated is True
     run_id = run.result.run_id
     assert "leave this run out" in bench.cli("show", run_id).stdout

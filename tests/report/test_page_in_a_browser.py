@@ -8,7 +8,13 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from agent2rl.report import campaign_page, html, run_figures
-from tests.helpers.browser import DESKTOP_WIDTH, PHONE_WIDTH, launch_chromium
+from tests.helpers.browser import (
+    DESKTOP_WIDTH,
+    PAGE_MILLISECONDS,
+    PHONE_WIDTH,
+    launch_chromium,
+    open_patient_page,
+)
 from tests.report import sample_reports
 from tests.report.test_campaign_reports import analyse_digests, make_campaign_digests
 
@@ -85,6 +91,7 @@ def opened(browser: Browser, pages: dict[str, Path]) -> Iterator[Open]:
         )
         contexts.append(context)
         page = context.new_page()
+        page.set_default_timeout(PAGE_MILLISECONDS)
         page.on("console", lambda message: faults.append(message.text))
         page.on("pageerror", lambda error: faults.append(str(error)))
         page.on("request", lambda request: faults.append(request.url) if request.url != page.url else None)
@@ -214,7 +221,7 @@ def test_a_page_is_printed_light_and_unfolded_whatever_the_screen_is(opened: Ope
 def test_nothing_that_an_agent_wrote_runs_even_if_it_were_not_escaped(
     browser: Browser, pages: dict[str, Path], tmp_path: Path
 ) -> None:
-    page = browser.new_page()
+    page = open_patient_page(browser)
     page.goto(pages["hostile"].as_uri())
     assert page.evaluate("window.hit") is None
     assert page.locator("main script, main style, main img, main [onerror]").count() == 0

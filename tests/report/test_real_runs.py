@@ -91,7 +91,7 @@ def analysed(paths: RunPaths, bench: RunLauncher) -> RunReport:
 @pytest.fixture(scope="module")
 def busy(shared_bench: RunLauncher) -> FinishedRun:
     """Five things done one after the other."""
-    return shared_bench.run(WORK + BUSY, "--budget", "3m")
+    return shared_bench.run(WORK + BUSY, "--budget", "20m")
 
 
 @pytest.fixture(scope="module")

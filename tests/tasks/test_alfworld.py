@@ -34,6 +34,7 @@ from agent2rl.run.assets import test_set as paper_test_set
 from agent2rl.tasks import alfworld
 from tests.helpers.alfworld_games import make_game
 from tests.helpers.run_launcher import RunLauncher
+from tests.helpers.short_alfworld import MAX_STEPS
 from tests.helpers.tiny_models import write_tiny_llama
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -320,7 +321,7 @@ if world.expert:
     while not step.done:
         step = place.step(player.act(step.observation))
     say(won=step.won)
-    tried = subprocess.run([sys.executable, "eval.py", str(MODEL), "--games", "2", "--episodes", "e.jsonl"],
+    tried = subprocess.run([sys.executable, "eval.py", str(MODEL), "--games", "1", "--episodes", "e.jsonl"],
         capture_output=True, text=True)
     say(tried=tried.stdout + tried.stderr, episodes=len(open("e.jsonl").readlines()))
     mine = OUTPUT / "mine"
@@ -330,7 +331,7 @@ if world.expert:
         metadata={"format": "pt"})
     say(verdict=submit(mine))
 """
-OPTIONS = ("--task", "tests.helpers.short_alfworld:TASK", "--model", "seedling", "--budget", "200s")
+OPTIONS = ("--task", "tests.helpers.short_alfworld:TASK", "--model", "seedling", "--budget", "20m")
 
 
 def test_an_agent_plays_evaluates_and_submits_in_a_whole_run(bench: RunLauncher) -> None:
@@ -339,7 +340,7 @@ def test_an_agent_plays_evaluates_and_submits_in_a_whole_run(bench: RunLauncher)
     assert (done.said["games"], done.said["expert"], done.said["won"]) == (30, True, True)
     assert done.said["first"].startswith("You are in a room.")
     assert "all" in done.said["tried"], done.said
-    assert done.said["episodes"] == 2
+    assert done.said["episodes"] == 1
     assert done.said["verdict"]["verdict"] == "scored", done.log
     assert done.result.best is not None or done.said["verdict"]["score"] == 0
     run = str(done.paths.root)
@@ -347,9 +348,9 @@ def test_an_agent_plays_evaluates_and_submits_in_a_whole_run(bench: RunLauncher)
     assert "pick_two_obj_and_place" in listed.stdout
     episode = bench.cli("show", run, "--submission", "1", "--episode", "2")
     assert "You are in a room." in episode.stdout
-    assert episode.stdout.count("\n> ") == 4
+    assert episode.stdout.count("\n> ") == MAX_STEPS
     asked = bench.cli("show", run, "--submission", "0", "--episode", "1", "--json")
-    assert len(json.loads(asked.stdout)["trajectory"]) == 5
+    assert len(json.loads(asked.stdout)["trajectory"]) == MAX_STEPS + 1
     answers = str(done.paths.submission_paths(1).results_file("feedback"))
     again = bench.cli("score", "tests.helpers.short_alfworld:TASK", answers, "--json", PYTHONPATH=str(ROOT))
     score = json.loads(again.stdout)["parts"][0]["score"]

@@ -201,7 +201,7 @@ def test_the_miniature_reads_no_files(tmp_path: Path) -> None:
         registry.find_task("deepsearchqa-mini").load(tmp_path)
 
 
-LANDS = ("--task", "deepsearchqa", "--agent", "nop", "--model", "abacus", "--budget", "30s", "--json")
+LANDS = ("--task", "deepsearchqa", "--agent", "nop", "--model", "abacus", "--budget", "20m", "--json")
 RESEARCHER = ("--engine", "scripted:tests.helpers.search_models:open_research_model")
 
 
@@ -375,7 +375,7 @@ def test_a_real_model_plays_the_miniature_in_a_whole_run(bench: RunLauncher) -> 
         "--model",
         "seedling",
         "--budget",
-        "200s",
+        "20m",
         "--protocol",
         "paper",
     )

@@ -193,7 +193,7 @@ if world.expert:
         metadata={"format": "pt"})
     say(verdict=submit(mine))
 """
-OPTIONS = ("--model", "seedling", "--protocol", "paper", "--budget", "200s")
+OPTIONS = ("--model", "seedling", "--protocol", "paper", "--budget", "20m")
 
 
 def test_an_agent_plays_evaluates_and_submits_in_a_whole_run(bench: RunLauncher, official: Path) -> None:

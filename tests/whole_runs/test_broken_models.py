@@ -66,7 +66,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> FinishedRun:
     place = tmp_path_factory.mktemp("bad")
     (place / "home").mkdir()
     bench = RunLauncher(place / "runs", cache, place / "home")
-    run = bench.run(AGENT, *SHORT, "--model", "seedling", "--budget", "5m", PYTHONPATH=str(REPOSITORY))
+    run = bench.run(AGENT, *SHORT, "--model", "seedling", "--budget", "20m", PYTHONPATH=str(REPOSITORY))
     assert run.result.ending == "completed", (run.result.reason, run.log)
     return run
 

@@ -12,7 +12,7 @@ from agent2rl import registry
 from agent2rl.grading.verify import verify_run
 from tests.helpers.run_launcher import FinishedRun, RunLauncher
 
-BUDGET = ("--budget", "60s")
+BUDGET = ("--budget", "20m")
 
 
 def alive(marker: str) -> list[str]:
@@ -69,7 +69,7 @@ except ImportError:
 say(leaks=leaks, seen=seen, files=files, imported=imported)
 """,
         "--budget",
-        "200s",
+        "20m",
     )
     assert run.result.ending == "completed", run.log
     assert run.said["files"] > 100
@@ -752,7 +752,7 @@ say(crash=broken(101), hang=broken(102), hoard=broken(103), error=broken(104), c
 say(good=submit(trained("good")))
 """,
         "--budget",
-        "180s",
+        "20m",
         "--grading-time",
         "10s",
         "--max-memory",
@@ -872,7 +872,7 @@ time.sleep(600)
     process.kill()
     process.communicate()
     (root,) = bench.runs.glob("*/")
-    until = time.monotonic() + 20
+    until = time.monotonic() + 120
     while alive(marker) and time.monotonic() < until:
         time.sleep(0.1)
     assert alive(marker) == []
