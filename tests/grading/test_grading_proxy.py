@@ -1,4 +1,4 @@
-"""The desk: what a grading child may ask the harness for, and what becomes of it where that fails."""
+"""The grading proxy: what a grading child may ask the harness for, and what happens when that fails."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager

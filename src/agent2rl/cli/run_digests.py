@@ -55,7 +55,7 @@ def list_task_traits() -> list[TaskTraits]:
                     level=task.level,
                     world=task.world is not None,
                     judged=task.judged,
-                    judge_offered="judge" in task.desk,
+                    judge_offered="judge" in task.proxy_services,
                 )
             )
     return traits

@@ -133,7 +133,7 @@ class Task:
     evaluator: Evaluator
     world: str | None = None
     """The environment that the agent may train in, by its registry name."""
-    desk: frozenset[Literal["search", "judge"]] = frozenset()
+    proxy_services: frozenset[Literal["search", "judge"]] = frozenset()
     """Services of the harness that the evaluation may use; the user names them. Without a judge, a rule
     scores the answers."""
     judged: bool = False

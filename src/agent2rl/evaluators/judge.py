@@ -42,7 +42,10 @@ class MissingReply:
 
 
 def ask_judge(
-    desk: GradingProxyClient, examples: int, questions: Sequence[Messages], read: Sequence[Callable[[str], T]]
+    proxy: GradingProxyClient,
+    examples: int,
+    questions: Sequence[Messages],
+    read: Sequence[Callable[[str], T]],
 ) -> list[T | MissingReply]:
     """Ask the judge each question and parse its reply with the function of the question.
 
@@ -50,11 +53,11 @@ def ask_judge(
     those without a question; a small share of them may be missing.
     """
     judge_questions = [JudgeQuestion(messages=question) for question in questions]
-    return list(collect_replies(desk, examples, judge_questions, [_parse_text_only(one) for one in read]))
+    return list(collect_replies(proxy, examples, judge_questions, [_parse_text_only(one) for one in read]))
 
 
 def collect_replies(
-    desk: GradingProxyClient,
+    proxy: GradingProxyClient,
     examples: int,
     asked: Sequence[JudgeQuestion],
     read: Sequence[Callable[[JudgeReply], T]],
@@ -65,7 +68,7 @@ def collect_replies(
     missing = 0
     with ThreadPoolExecutor(THREADS) as pool:
         futures = {
-            pool.submit(_ask_with_retries, desk, question, reading): index
+            pool.submit(_ask_with_retries, proxy, question, reading): index
             for index, (question, reading) in enumerate(zip(asked, read, strict=True))
         }
         for done in as_completed(futures):
@@ -82,13 +85,13 @@ def _parse_text_only(read: Callable[[str], T]) -> Callable[[JudgeReply], T]:
 
 
 def _ask_with_retries(
-    desk: GradingProxyClient, asked: JudgeQuestion, read: Callable[[JudgeReply], T]
+    proxy: GradingProxyClient, asked: JudgeQuestion, read: Callable[[JudgeReply], T]
 ) -> T | MissingReply:
     why = ""
     for attempt in range(ATTEMPTS):
         try:
             question = asked.model_copy(update={"attempt": attempt})
-            answer = read(desk.ask_judge(question))
+            answer = read(proxy.ask_judge(question))
         except ProxyError as error:  # the harness has already retried
             return MissingReply(error.message)
         except ValueError as error:
@@ -96,7 +99,7 @@ def _ask_with_retries(
             logger.debug("Attempt %d: cannot parse the judge's reply", attempt + 1)
         else:
             with suppress(ProxyError):  # then the reply is not cached and the judge is asked again next time
-                desk.keep_reply(question)
+                proxy.keep_reply(question)
             return answer
     return MissingReply(why)
 
@@ -205,11 +208,11 @@ class RuleReferee:
 class JudgeReferee:
     """Asks the run's judge through the harness."""
 
-    desk: GradingProxyClient
+    proxy: GradingProxyClient
 
     @property
     def name(self) -> str:
-        judge = self.desk.read_info().judge
+        judge = self.proxy.read_info().judge
         if judge is None:
             raise GradingError("There is no judge.", "Choose one with --judge.")
         return f"{judge} {COMPARISON_PROMPT_VERSION}"
@@ -230,7 +233,7 @@ class JudgeReferee:
             for one, before in zip(comparisons, first, strict=True)
         ]
         return collect_replies(
-            self.desk, len(comparisons), asked, [make_preference_parser(before) for before in first], most
+            self.proxy, len(comparisons), asked, [make_preference_parser(before) for before in first], most
         )
 
 

@@ -148,7 +148,7 @@ class BaselineGrader:
                     "data": self.child.splits[split].sha256,
                     "beside": {name: folder.sha256 for name, folder in self.child.beside.items()},
                     "evaluator": self.evaluator_version,
-                    "offer": self.child.offer,
+                    "offer": self.child.proxy_description,
                     "engine": self.child.engine,
                     "agent2rl": __version__,
                     "settings": self.child.settings.model_dump(),

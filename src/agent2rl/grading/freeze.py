@@ -4,12 +4,12 @@
     refused    an adapter or a pickled model, because there is nothing to grade
     left out   other files that a trainer writes next to a model; named in the reply and never opened
 
-The agent is hostile and still running, and the harness may be root. So files are opened relative to directory
-file descriptors and never by path, links are not followed, only regular files with one name are opened, and
-reads are bounded. The hash covers the copied bytes, so the manifest describes what is graded. A change during
-the copy is refused, because a mix of two checkpoints is never intended. A write too quick to change the time
-stamps goes unnoticed and harms only the agent. `checks` examines the content of the files.
-"""
+The agent is hostile and still running, and the harness may be root. So files are opened relative to
+directory file descriptors and never by path, links are not followed, only regular files without hard
+links are opened, and reads are bounded. The hash covers the copied bytes, so the manifest describes what
+is graded. A change during the copy is refused, because a mix of two checkpoints is never intended. A
+write too quick to change the time stamps goes unnoticed and harms only the agent. `checks` examines the
+content of the files."""
 
 import errno
 import fcntl
@@ -355,7 +355,7 @@ def _check_kind(path: PurePosixPath, state: _FileState) -> None:
     if stat.S_ISLNK(state.mode):
         raise Refusal(f"{path} is a symbolic link.", "Copy the files themselves: cp -rL FROM TO.")
     if not stat.S_ISREG(state.mode):
-        raise Refusal(f"{path} is not a file.", f"rm -r -- {shlex.quote(path.name)}")
+        raise Refusal(f"{path} is not a plain file.", f"Remove it: rm -r -- {shlex.quote(str(path))}")
     if state.links != 1:
         raise Refusal(
             f"{path} is a hard link: it has {state.links} names.", "Copy the file itself: cp FROM TO."

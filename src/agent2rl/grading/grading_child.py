@@ -192,9 +192,9 @@ class GradingChild:
     """Number of sandboxes for programs that the model wrote."""
     prompts: PromptTemplates | None = None
     """The user's prompt templates, which replace the task's."""
-    desk: Path | None = None
+    proxy_socket: Path | None = None
     """The socket of the grading proxy for searches and judgements, if there is one."""
-    offer: str = ""
+    proxy_description: str = ""
     """Description of the proxy's services, on which results depend."""
     python_path: tuple[Path, ...] = ()
     """The user's own import path, for tasks and engines given as package.module:NAME."""
@@ -236,7 +236,7 @@ class GradingChild:
         environment[SOCKETS_VARIABLE] = PROGRAMS_MOUNT if self.programs else ""
         environment[evaluator_folders.FOLDER_VARIABLE] = evaluator_folders.MOUNT_NAME if self.beside else ""
         environment[grading_proxy_client.PROXY_VARIABLE] = (
-            grading_proxy_client.MOUNT_NAME if self.desk else ""
+            grading_proxy_client.MOUNT_NAME if self.proxy_socket else ""
         )
         if self.gpu is not None:
             environment["CUDA_VISIBLE_DEVICES"] = self.gpu
@@ -250,7 +250,9 @@ class GradingChild:
             Mount(folder.path, f"{evaluator_folders.MOUNT_NAME}/{name}")
             for name, folder in self.beside.items()
         ]
-        files += [Mount(self.desk.parent, grading_proxy_client.MOUNT_NAME)] if self.desk else []
+        files += (
+            [Mount(self.proxy_socket.parent, grading_proxy_client.MOUNT_NAME)] if self.proxy_socket else []
+        )
         files += [Mount(path, str(path)) for path in (*self.code, *self.python_path)]
         return Enclosure(
             role="grader",

@@ -203,10 +203,10 @@ class GradingService:
 
     # Called by the run
 
-    def catch_up(self) -> None:
+    def grade_leftover_submissions(self) -> None:
         """Grade, in order, what a crashed harness accepted and did not grade."""
         past = self._recorder.past
-        if past.over is not None:
+        if past.agent_end is not None:
             self._limit_gradings()
         for submission in past.submissions.values():
             if submission.id not in past.pinned:

@@ -1,6 +1,6 @@
 """Client of the grading proxy, which gives a grading child searches, pages and a judge.
 
-The child has neither network nor API keys. The harness serves a proxy (the desk) for it on a unix socket, in
+The child has neither network nor API keys. The harness serves a proxy for it on a unix socket, in
 a directory that the child sees. A request that fails raises a `WorldError` with the reason.
 """
 

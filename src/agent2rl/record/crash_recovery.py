@@ -99,7 +99,7 @@ class ResumeState:
     """Used part of the agent's time."""
     rounds: int = 0
     """Finished rounds of the agent."""
-    over: AgentEnd | None = None
+    agent_end: AgentEnd | None = None
     submissions: Mapping[int, Submission] = field(default_factory=dict)
     """The last record of each submission in the ledger."""
     graded: frozenset[int] = frozenset()
@@ -293,7 +293,7 @@ def repair_files(paths: RunPaths, past: ResumeState) -> Iterator[str]:
             remove_tree(path)
         paths.agent_log.unlink(missing_ok=True)
         return
-    if not past.over:
+    if not past.agent_end:
         _end_last_line(paths.agent_log)
     for path in paths.scratch.glob("*"):
         if path != paths.agent_scratch:

@@ -26,17 +26,11 @@ from agent2rl.grading.server import serve_on_socket
 from agent2rl.grading.service import GradingService
 from agent2rl.grading.worker import apply_prompts
 from agent2rl.record.crash_recovery import AgentEnd, read_spec, restore_result
-from agent2rl.record.ledger import read_ledger as read_ledger
+from agent2rl.record.ledger import read_ledger
 from agent2rl.record.paths import RunPaths
 from agent2rl.record.recorder import Notify, Recorder
 from agent2rl.record.run_lock import RunLock
-from agent2rl.run import (
-    agent_session,
-    driver_session,
-    run_steps,
-    training_services,
-    workspace,
-)
+from agent2rl.run import agent_session, driver_session, run_steps, training_services, workspace
 from agent2rl.run.agent_observer import AgentObserver, RevisionWatcher
 from agent2rl.run.assets import Assets
 from agent2rl.run.driver_session import DriverSession
@@ -95,19 +89,28 @@ def _execute_run(
     ):
         outcome = RunOutcome.from_resume_state(recorder.paths.run_id, spec, recorder.past)
         run = _ActiveRun(
-            spec, task, agent, settings, stop, recorder, outcome, driver_setup, proxy, may_raise=resuming
+            spec,
+            task,
+            agent,
+            settings,
+            stop,
+            recorder,
+            outcome,
+            driver_setup,
+            proxy,
+            leave_open_on_error=resuming,
         )
         try:
             prepared = _prepare_run(run, sandbox)
             service = _run_agent(run, prepared)
             _finish_run(run, prepared, service)
         except Agent2RLError as error:
-            if run.may_raise and not stop.is_set():
+            if run.leave_open_on_error and not stop.is_set():
                 raise
             outcome.mark_failed(str(error))
         except Exception as error:
             recorder.record_event("fault", where="run", trace=traceback.format_exc())
-            if run.may_raise:
+            if run.leave_open_on_error:
                 raise
             outcome.mark_failed(f"Internal error of agent2rl or a plugin: {type(error).__name__}: {error}")
         if stop.is_set():
@@ -132,7 +135,7 @@ class _ActiveRun:
     outcome: RunOutcome
     driver_setup: driver_session.DriverSetup
     proxy: OpenedGradingProxy
-    may_raise: bool
+    leave_open_on_error: bool
     """Whether an error leaves the run open, to be resumed again, instead of closing it as failed."""
 
 
@@ -158,7 +161,7 @@ def _prepare_run(run: _ActiveRun, sandbox: PrivateSandbox) -> _PreparedRun:
     agent_package = run_steps.install_agent(spec, run.agent, settings, recorder)
     brief = run_steps.prepare_workspace(spec, task, sandbox, assets, settings, recorder)
     child = run_steps.make_grading_child(spec, task, sandbox, assets, settings, recorder)
-    child = replace(child, desk=run.proxy.socket, offer=run.proxy.offer)
+    child = replace(child, proxy_socket=run.proxy.socket, proxy_description=run.proxy.offer)
     baseline_cache = settings.cache / "baselines" if run.proxy.repeatable else None
     baseline_grader = BaselineGrader(child, assets.base, task.evaluator.version, baseline_cache)
     run.outcome.baseline, _ = run_steps.grade_baseline(baseline_grader, "feedback", recorder, run.stop)
@@ -180,7 +183,9 @@ def _run_agent(run: _ActiveRun, prepared: _PreparedRun) -> GradingService:
         training_services.serve_training_judge(spec, run.settings, recorder) as training_judge,
         run.driver_setup.open_session(prepared.agent_package, recorder, run.stop) as driver,
     ):
-        run.may_raise = False  # the agent may work from here on, so every error is an outcome of the run
+        run.leave_open_on_error = (
+            False  # the agent may work from here on, so every error is an outcome of the run
+        )
         grading_door = Door("GRADING_SERVER_URL", grading_socket)
         doors = (grading_door, *world_doors, *training_judge.doors, *driver.doors)
         agent_end = _run_agent_with_doors(run, prepared, service, driver, revisions, doors)
@@ -210,8 +215,8 @@ def _run_agent_with_doors(
     brief = training_services.add_rollout_key(run.task, prepared.brief, service)
     brief = driver.add_driver_to_brief(brief)
     with revisions.watch_workspace(launcher.list_agent_mounts(brief)), observer.observe_agent():
-        service.catch_up()
-        agent_end = recorder.past.over
+        service.grade_leftover_submissions()
+        agent_end = recorder.past.agent_end
         if agent_end is None:
             deadline = service.start()
             recorder.record_start(deadline, INSTRUCTIONS_VERSION)
@@ -224,7 +229,7 @@ def _run_agent_with_doors(
 
 
 def _finish_run(run: _ActiveRun, prepared: _PreparedRun, service: GradingService) -> None:
-    """Do everything that comes after the agent's time: its own accounts, contamination, held-out grading."""
+    """Do everything that comes after the agent's time: its self-reports, contamination, held-out grading."""
     recorder, paths = run.recorder, run.recorder.paths
     agent_session.save_self_reports(run.agent, paths.agent_scratch / "home", recorder)
     given_texts = workspace.list_given_texts(run.task, prepared.brief, prepared.assets)

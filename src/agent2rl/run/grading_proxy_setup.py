@@ -66,9 +66,9 @@ def open_grading_proxy(
 
 
 def _validate_options(options: GradingProxyOptions, task: Task, needed: bool) -> None:
-    if options.search and "search" not in task.desk:
+    if options.search and "search" not in task.proxy_services:
         raise UserError(f"The task {task.id!r} does not search.", "Leave out --search.")
-    if needed and "search" in task.desk and not options.search:
+    if needed and "search" in task.proxy_services and not options.search:
         raise UserError(f"The task {task.id!r} needs a search backend: name one with --search.", KNOWN)
     if options.record and not options.search:
         raise UserError("There are no searches to record.", "Leave out --record-searches.")
@@ -76,9 +76,9 @@ def _validate_options(options: GradingProxyOptions, task: Task, needed: bool) ->
         raise UserError(
             "A replay cannot be recorded: it is already a recording.", "Leave out --record-searches."
         )
-    if options.judge and "judge" not in task.desk:
+    if options.judge and "judge" not in task.proxy_services:
         raise UserError(f"The task {task.id!r} is scored by a rule, not a judge.", "Leave out --judge.")
-    if options.train_judge and "judge" not in task.desk:
+    if options.train_judge and "judge" not in task.proxy_services:
         raise UserError(f"No judge scores the task {task.id!r}.", "Leave out --train-judge.")
     if needed and task.judged and not options.judge:
         raise UserError(f"The task {task.id!r} is scored by a judge: name one with --judge.", judges.JUDGES)

@@ -42,11 +42,11 @@ def make_replay_child(
     settings: Settings,
     sandbox: str,
     seconds: float,
-    desk: OpenedGradingProxy,
+    proxy: OpenedGradingProxy,
 ) -> GradingChild:
     return GradingChild(
-        desk=desk.socket,
-        offer=desk.offer,
+        proxy_socket=proxy.socket,
+        proxy_description=proxy.offer,
         sandbox=PrivateSandbox(registry.find_sandbox(sandbox), find_private_places(settings)),
         task=name,
         engine=ENGINE,
@@ -133,8 +133,8 @@ def score_outputs(
     outputs = read_outputs(file, splits)
     parts = _list_parts(splits)
     given = {part: [one for one in examples if one.id in outputs] for part, examples in parts.items()}
-    with grading_proxy_setup.open_grading_proxy(wanted, task, settings, needed=False) as desk:
-        child = make_replay_child(task, name, splits, settings, sandbox, SECONDS, desk)
+    with grading_proxy_setup.open_grading_proxy(wanted, task, settings, needed=False) as proxy:
+        child = make_replay_child(task, name, splits, settings, sandbox, SECONDS, proxy)
 
         def graded(examples: Sequence[Example]) -> EvalResult:
             return grade_outputs(child, examples, outputs)

@@ -66,14 +66,14 @@ def check_task(
     yield _check_overlap("train and test", loaded.train, (*loaded.feedback, *loaded.heldout))
     yield _check_overlap("feedback and held-out", loaded.feedback, loaded.heldout)
     splits: dict[Split, Sequence[Example]] = {"feedback": loaded.feedback, "heldout": loaded.heldout}
-    if "search" in task.desk:
+    if "search" in task.proxy_services:
         yield _check_search(wanted)
     if task.judged and not wanted.judge:
         hint = "Then measure it: agent2rl judge calibrate."
         yield PreflightFinding("judge", "missing", "a run must name one with --judge", hint)
         return
-    with grading_proxy_setup.open_grading_proxy(wanted, task, settings, needed=False) as desk:
-        child = output_scoring.make_replay_child(task, name, loaded, settings, sandbox, SECONDS, desk)
+    with grading_proxy_setup.open_grading_proxy(wanted, task, settings, needed=False) as proxy:
+        child = output_scoring.make_replay_child(task, name, loaded, settings, sandbox, SECONDS, proxy)
         if wanted.judge and isinstance(task.evaluator, JointEvaluator):
             yield _check_judge(child, task.evaluator, loaded.feedback[:COMPARISONS])
             return

@@ -36,7 +36,9 @@ def serve_world(
     if task.world is None:
         yield ()
         return
-    world = registry.find_world(task.world)(_link_world_data(paths, assets, service.graded.child.desk))
+    world = registry.find_world(task.world)(
+        _link_world_data(paths, assets, service.graded.child.proxy_socket)
+    )
     app = openenv.application(world, task.id, service.meter, service.record_fault)
     with serve_on_socket(app, connections=CONNECTIONS, message_bytes=openenv.BODY_BYTES) as socket:
         yield (Door("ENVIRONMENT_URL", socket),)

@@ -83,19 +83,19 @@ class Backend(Protocol):
 
 @dataclass(frozen=True)
 class DeskBackend:
-    """Search with the harness's backend, through the grading proxy ("desk")."""
+    """Search with the harness's backend, through the grading proxy."""
 
-    desk: GradingProxyClient
+    proxy: GradingProxyClient
 
     def search(self, query: str) -> tuple[SearchResult, ...]:
         try:
-            return tuple(SearchResult(*row) for row in self.desk.search(query).results)
+            return tuple(SearchResult(*row) for row in self.proxy.search(query).results)
         except ProxyError as error:
             raise _to_world_error(error) from error
 
     def open(self, id: str) -> str:  # noqa: A002
         try:
-            return self.desk.open(id).page
+            return self.proxy.open(id).page
         except ProxyError as error:
             raise _to_world_error(error) from error
 

@@ -207,7 +207,7 @@ TASK: Task = Task(
     description=Path(__file__).with_name("description.md").read_text(encoding="utf-8"),
     load=load,
     evaluator=EVALUATOR,
-    desk=frozenset({"judge"}),
+    proxy_services=frozenset({"judge"}),
     judged=True,
     published=AlpacaAnnotations(),
 )

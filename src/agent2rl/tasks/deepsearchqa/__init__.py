@@ -123,5 +123,5 @@ TASK: Task = Task(
     load=load,
     evaluator=EVALUATOR,
     world="search",
-    desk=frozenset({"search", "judge"}),
+    proxy_services=frozenset({"search", "judge"}),
 )

@@ -114,6 +114,6 @@ run without expert), `items` what is right, each item under all its names, `docu
     evaluator=replace(
         EVALUATOR.prompted(PROMPTS), group="kind", sampling=Sampling(max_tokens=96), slow=False
     ),
-    desk=frozenset({"judge"}),
+    proxy_services=frozenset({"judge"}),
     withhold=withhold_walkthroughs,
 )
