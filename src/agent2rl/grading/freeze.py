@@ -9,7 +9,8 @@ directory file descriptors and never by path, links are not followed, only regul
 links are opened, and reads are bounded. The hash covers the copied bytes, so the manifest describes what
 is graded. A change during the copy is refused, because a mix of two checkpoints is never intended. A
 write too quick to change the time stamps goes unnoticed and harms only the agent. `checks` examines the
-content of the files."""
+content of the files.
+"""
 
 import errno
 import fcntl

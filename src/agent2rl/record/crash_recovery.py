@@ -160,7 +160,9 @@ def read_resume_state(
         started=bool(of["started"]),
         used_seconds=_sum_used_seconds(entries, noted, last_beat),
         rounds=len(of["ended"]),
-        over=next((AgentEnd.model_validate(one["over"]) for one in of["ended"] if one.get("over")), None),
+        agent_end=next(
+            (AgentEnd.model_validate(one["over"]) for one in of["ended"] if one.get("over")), None
+        ),
         submissions={one.id: one for one in told},
         graded=frozenset(one["submission"]["id"] for one in of["graded"]),
         manifests={one["submission"]["id"]: one["manifest_sha256"] for one in of["submitted"]},
