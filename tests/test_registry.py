@@ -57,7 +57,7 @@ def test_every_listed_plugin_has_a_summary(kind: registry.PluginKind) -> None:
 
 
 def test_helpers_beside_plugins_are_not_listed() -> None:
-    assert registry.list_names("sandboxes") == ["bubblewrap", "local"]
+    assert {"seccomp", "selftest", "supervise"}.isdisjoint(registry.list_names("sandboxes"))
 
 
 def test_listing_and_help_import_nothing_heavy() -> None:

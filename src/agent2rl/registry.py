@@ -265,3 +265,5 @@ def _list_defined_names(tree: ast.Module) -> Iterator[str]:
             yield node.name
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             yield node.target.id
+        elif isinstance(node, ast.Assign):
+            yield from (target.id for target in node.targets if isinstance(target, ast.Name))

@@ -193,7 +193,7 @@ say(
         kind.model_validate(answer)
     assert run.said["accepted"]["verdict"] is None
     assert run.said["waited"]["verdict"] == "scored"
-    assert run.said["time"]["remaining"] <= 60
+    assert run.said["time"]["remaining"] <= 20 * 60
 
 
 def test_verify_names_the_first_thing_that_does_not_hold(bench: RunLauncher) -> None:
@@ -290,7 +290,7 @@ def test_an_agent_gets_the_secrets_that_it_names_and_no_others(bench: RunLaunche
     assert done.returncode == 0, done.stderr
     (root,) = bench.runs.glob("*/")
     assert (root / "agent.log").read_text() == "wanted abc other none\n"
-    assert "asks for MISSING_KEY" in done.stderr
+    assert "environment variable MISSING_KEY" in done.stderr
 
 
 def test_show_finds_a_run_by_the_start_of_its_id(bench: RunLauncher) -> None:

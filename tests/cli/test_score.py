@@ -119,7 +119,7 @@ KNOWN = SPLITS.feedback[0].id
         ("\n \n", "contains no outputs"),
         ("{", "line 1 is not JSON"),
         ("\n" + "[" * 100_000, "line 2 is not JSON"),
-        ("[]", "line 1 is no object"),
+        ("[]", "line 1 is not an object"),
         ('{"output": "#### 1"}', "line 1 has no id"),
         (f'{{"id": "{KNOWN}"}}', "line 1 has no output"),
         (f'{{"id": "{KNOWN}", "output": null}}', "line 1: output is a NoneType"),

@@ -103,7 +103,7 @@ def test_only_what_was_found_is_opened() -> None:
 def test_what_worked_is_not_asked_twice_and_what_failed_is() -> None:
     backend = Counted()
     with at(searching(backend)) as desk:  # type: ignore[arg-type]
-        for query, said in (("fail", "the engine is down"), ("break", r"a fault \(RuntimeError\)")):
+        for query, said in (("fail", "the engine is down"), ("break", r"internal error \(RuntimeError\)")):
             for _ in range(2):
                 with pytest.raises(WorldError, match=said):
                     DeskBackend(desk).search(query)

@@ -44,7 +44,7 @@ def check_command(
 ) -> None:
     """Check this machine, or a task.
 
-    Without TASK, this tests every guarantee of the sandbox and looks for GPUs, API keys, disk space and data.
+    Without TASK, this tests every promise of the sandbox and looks for GPUs, API keys, disk space and data.
 
     With TASK, it grades the task's gold answers and wrong answers as it grades submissions: gold answers
     must score 100 and wrong answers 0. --search also tries one search. With --judge, the judge grades the

@@ -156,7 +156,7 @@ def describe_event(event: TimelineEvent) -> str:
         case "isolation":
             promises = data["promises"] if isinstance(data["promises"], list) else []
             return (
-                f"sandbox {data['sandbox']}: {len(promises)} guarantees tested"
+                f"sandbox {data['sandbox']}: {len(promises)} promises tested"
                 if data["isolates"]
                 else (f"sandbox {data['sandbox']}: isolates NOTHING")
             )

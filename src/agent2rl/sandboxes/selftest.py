@@ -40,7 +40,7 @@ NAMES = {
 VARIABLES = ("PATH", "HOME", "USER", "LANG", "TMPDIR", "GOMP_SPINCOUNT", "VIRTUAL_ENV", "DOOR")
 PARTS = ("workspace", "scratch", "read-only", "secret")
 WORD = "open"
-BROKEN = "Do not run agents here: report it with the versions of the kernel and of bubblewrap."
+BROKEN = "Do not run agents here. Report it with the versions of the kernel and of the sandbox's program."
 FORBIDDING = {
     "/proc/sys/kernel/apparmor_restrict_unprivileged_userns": ("1", "0"),
     "/proc/sys/kernel/unprivileged_userns_clone": ("0", "1"),

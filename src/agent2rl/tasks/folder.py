@@ -7,7 +7,8 @@
     data/test.jsonl     for scoring; split into feedback and held-out halves
 
 `eval.py` is user code. It runs only when an answer is scored, in the grading child process. It must be
-self-contained: besides it, the child sees only the configuration and the description of the folder.
+self-contained, but may import installed packages such as agent2rl: of the folder, the child sees only it,
+the configuration and the description.
 """
 
 import hashlib
