@@ -218,5 +218,5 @@ def test_an_evaluator_that_knows_nothing_of_given_outputs_gets_them_in_order() -
 def test_given_answers_that_are_too_few_are_no_score() -> None:
     examples = [Example("a", "?", "#### 1"), Example("b", "?", "#### 1")]
     for outputs in ({"a": ["#### 1"]}, {"a": ["#### 1"], "b": ["#### 1"] * 2}):
-        with pytest.raises(GradingError, match="not 1 given"):
+        with pytest.raises(GradingError, match="do not have 1 answers"):
             EVALUATOR.evaluate(ReplayEngine(outputs), examples, EvalSettings())
