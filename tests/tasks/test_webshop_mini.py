@@ -147,7 +147,7 @@ def test_a_folder_is_refused_and_answers_can_be_withheld() -> None:
 
 def test_without_a_grading_there_is_no_shop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(FOLDER_VARIABLE, raising=False)
-    with pytest.raises(GradingError, match="only a grading"):
+    with pytest.raises(GradingError, match="only during grading"):
         WebshopEnvironment().reset(SPLITS.train[0])
 
 
