@@ -76,7 +76,7 @@ def test_a_combination_is_what_one_would_type_after_agent2rl_run() -> None:
             'name = "n"\n[axes]\ntask = ["a"]\nagent = ["x"]\n[settings]\njson = true',
             "is set by the campaign itself",
         ),
-        ('name = "n"\n[axes]\ntask = ["a"]\nagent = ["x"]\n[resources]\nmemory = "4"', "not a size"),
+        ('name = "n"\n[axes]\ntask = ["a"]\nagent = ["x"]\n[resources]\nmemory = "4"', "not a valid size"),
         ('name = "n"\n[axes]\ntask = ["a"]\nagent = ["x"]\n[resources]\ncpus = 0', "resources.cpus"),
         ('name = "n"\n[axes]\ntask = ["a"]\nagent = ["x"]\n[[exclude]]\ntask = "c"', "not on the axis task"),
         ('name = "n"\n[axes]\ntask = ["a"]\nagent = ["x"]\n[[exclude]]\nseed = 1', "no axis 'seed'"),
