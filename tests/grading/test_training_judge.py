@@ -96,13 +96,13 @@ def test_the_judge_that_grades_is_not_the_one_to_train_with(tmp_path: Path) -> N
         ):
             wanted = grading_proxy_setup.GradingProxyOptions(judge=judge, train_judge=other)
             with (
-                pytest.raises(UserError, match="both are the same"),
+                pytest.raises(UserError, match="are the same model"),
                 grading_proxy_setup.open_grading_proxy(wanted, TASK, where),
             ):
                 pass
     wanted = grading_proxy_setup.GradingProxyOptions(train_judge="transformers")
     with (
-        pytest.raises(UserError, match="its name does not tell"),
+        pytest.raises(UserError, match="The provider of 'transformers' is unknown"),
         grading_proxy_setup.open_grading_proxy(wanted, TASK, where),
     ):
         pass

@@ -215,7 +215,7 @@ def test_a_tokenizer_that_is_not_the_files_is_noticed(
     text = (tmp_path / file).read_text(encoding="utf-8")
     assert old in text
     (tmp_path / file).write_text(text.replace(old, new), encoding="utf-8")
-    found = conversion.tokenizer.faults(fields, tmp_path, rows=49152)
+    found = conversion.find_tokenizer_faults(fields, tmp_path, rows=49152)
     assert any(fault in each for each in found)
 
 
