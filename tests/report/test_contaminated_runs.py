@@ -217,7 +217,7 @@ def test_a_real_run_is_marked_everywhere_and_an_old_one_still_opens(bench: RunLa
     campaign = bench.home / "small.toml"
     campaign.write_text(
         f'name = "small"\n[axes]\ntask = ["gsm8k-mini"]\nagent = ["script:{bench.home}/agent.py"]\n'
-        '[settings]\nbudget = "60s"\n'
+        '[settings]\nbudget = "20m"\n'
     )
     (standing,) = json.loads(bench.cli("campaign", "status", str(campaign), "--json").stdout)["runs"]
     assert (standing["run_id"], standing["contaminated"]) == (run_id, True)

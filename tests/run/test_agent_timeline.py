@@ -245,7 +245,7 @@ def test_a_command_line_that_cannot_be_read_holds_nobody_up(
 
         monkeypatch.setattr(agent_observer, "read_command_line", stuck)
         assert watched.shell(WAIT) == 3
-        assert "did not answer" in watched.of("warning")[0]["text"]
+        assert "did not finish in time" in watched.of("warning")[0]["text"]
         never.set()
 
 
@@ -318,7 +318,7 @@ def test_tool_calls_come_onto_the_timeline_when_the_transcript_is_kept(
         monkeypatch.setitem(MAX_EVENTS, "tool", 4)
         agent_session.save_self_reports(registry.find_agent("claude-code"), tmp_path, watched.recorder)
         assert len(watched.of("tool")) == 4
-        assert len([one for one in watched.of("warning") if "More tool events" in one["text"]]) == 1
+        assert len([one for one in watched.of("warning") if "Too many tool events" in one["text"]]) == 1
 
 
 def test_where_there_is_no_gpu_there_are_no_readings_and_no_error() -> None:
