@@ -308,7 +308,7 @@ say(first=first, same=same, second=second)
     )
     first, same, second = run.said["first"], run.said["same"], run.said["second"]
     assert same["score"] == first["score"]
-    assert "same files as submission 1" in same["message"]
+    assert "Same files as submission 1" in same["message"]
     assert second["score"] > first["score"]
     assert second["submission_id"] == 3
 
