@@ -195,7 +195,7 @@ def test_the_mode_of_a_run_is_kept(name: str, mode: Mode, stages: tuple[str, ...
 
 def test_a_recipe_that_the_mode_forbids_or_that_is_none_is_refused() -> None:
     assert AGENT.secrets == ()
-    with pytest.raises(UserError, match="nothing to do"):
+    with pytest.raises(UserError, match="does not allow recipe:sft"):
         registry.find_agent("recipe:sft").command(brief("rl-only"))
     with pytest.raises(UserError, match="There is no recipe"):
         registry.find_agent("recipe:dpo")

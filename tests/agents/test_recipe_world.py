@@ -110,7 +110,7 @@ def test_the_recipe_learns_from_the_expert_and_then_from_itself(
     warm = reward(games, learner)
     assert warm > before
     shares: list[float] = []
-    assert games.grpo(now(job, "grpo", 4.0), learner, lambda course: shares.append(course.share))
+    assert games.grpo(now(job, "grpo", 10.0), learner, lambda course: shares.append(course.share))
     assert shares == sorted(shares)
     stages = [json.loads(line)["stage"] for line in job.progress.read_text().splitlines()]
     assert {"sft", "grpo"} == set(stages)

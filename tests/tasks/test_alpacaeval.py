@@ -168,13 +168,13 @@ def test_the_registry_knows_the_task() -> None:
 LOAD = """
 import sys
 from agent2rl.core.errors import UserError
-from agent2rl.evaluators import length_control
+from agent2rl.evaluators import win_rates
 from agent2rl.tasks.alpacaeval import TASK
 try:
     TASK.load(None)
 except UserError as error:
     print(error.message.rpartition(" ")[2])
-length_control.OFFICIAL_SHA256 = sys.argv[1]
+win_rates.OFFICIAL_SHA256 = sys.argv[1]
 splits = TASK.load(None)
 print(len(splits.train), len(splits.feedback), len(splits.heldout), splits.train[1].prompt.split())
 """
@@ -200,6 +200,7 @@ def test_the_hubs_cache_is_read_at_the_pinned_revisions(tmp_path: Path) -> None:
         text=True,
         check=False,
     )
+    assert done.returncode == 0, done.stderr
     refused, loaded = done.stdout.splitlines()
     assert refused == f"{sha256_text(DIFFICULTIES)}.", "what has the official name is the official file"
     assert loaded == "2000 4 5 ['Add', '1.', '1']", done.stderr

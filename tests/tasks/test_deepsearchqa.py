@@ -221,7 +221,7 @@ def test_a_run_that_does_not_say_what_is_searched_is_refused_before_anything_is_
         ("deepsearchqa-mini", GradingProxyOptions(search="ddgs"), "Leave out --search"),
         ("gsm8k-mini", GradingProxyOptions(judge="openai-api:m@http://h/v1"), "Leave out --judge"),
         ("deepsearchqa-mini", GradingProxyOptions(judge="transformers"), "MODEL@URL"),
-        ("deepsearchqa-mini", GradingProxyOptions(judge="openai-api:nowhere"), "no URL"),
+        ("deepsearchqa-mini", GradingProxyOptions(judge="openai-api:nowhere"), "must start with http"),
         ("deepsearchqa-mini", GradingProxyOptions(record="x"), "no searches to record"),
         ("deepsearchqa", GradingProxyOptions(search="replay:x", record="x"), "already a recording"),
         ("deepsearchqa", GradingProxyOptions(search="bing"), "Backends: ddgs"),

@@ -765,7 +765,7 @@ say(good=submit(trained("good")))
         assert run.said[name]["verdict"] == "failed", (name, run.said[name])
         assert run.said[name]["score"] is None
     assert "crashed" in run.said["crash"]["message"]
-    assert "within its 10 s" in run.said["hang"]["message"]
+    assert "within 10 s" in run.said["hang"]["message"]
     assert "memory" in run.said["hoard"]["message"].lower()
     assert "question" not in run.said["error"]["message"]
     assert run.said["count"]["message"] == "A chat has N tokens, not N."

@@ -370,7 +370,7 @@ def test_a_frozen_copy_that_is_not_what_it_was_is_not_graded(tmp_path: Path) -> 
     digest = write_record(where.manifest, frozen.manifest)
     require_intact_copy(where, digest)
     (where.model / "model.safetensors").write_bytes(b"1" * 99)
-    with pytest.raises(GradingError, match="damaged when the harness died"):
+    with pytest.raises(GradingError, match="damaged when the harness crashed"):
         require_intact_copy(where, digest)
 
 
