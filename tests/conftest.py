@@ -16,6 +16,13 @@ settings.load_profile("agent2rl")
 
 
 SLOW_FOLDERS = {"agents", "campaign", "dashboard", "docs", "models", "sandboxes", "training", "whole_runs"}
+SLOW_FILES = {
+    "test_code_tests.py",
+    "test_contamination.py",
+    "test_pairwise.py",
+    "test_search_live.py",
+    "test_page.py",
+}
 SLOW_FIXTURES = {"bench", "shared_bench", "cache", "cell"}
 SLOW_IMPORTS = re.compile(
     r"^(?:import|from) (?:torch|transformers|trl|playwright|safetensors\.torch"
@@ -35,8 +42,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """With --quick, do not even import what takes long to load."""
     if not config.getoption("--quick"):
         return None
-    if collection_path.is_dir():
-        return True if collection_path.name in SLOW_FOLDERS else None
+    if collection_path.name in SLOW_FOLDERS | SLOW_FILES:
+        return True
     is_test = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
     return True if is_test and SLOW_IMPORTS.search(collection_path.read_text(encoding="utf-8")) else None
 

@@ -191,7 +191,7 @@ def test_a_symbolic_link_to_a_directory_is_refused(workspace: Path, model: Path)
 
 def test_a_directory_in_the_place_of_a_model_file_is_refused(workspace: Path, model: Path) -> None:
     (model / "tokenizer.json").mkdir()
-    assert "output/model/tokenizer.json is not a file" in refusal(workspace)
+    assert "output/model/tokenizer.json is not a plain file" in refusal(workspace)
 
 
 def test_a_hard_link_is_refused_with_its_name(workspace: Path, model: Path) -> None:
