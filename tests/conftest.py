@@ -19,7 +19,11 @@ SLOW_FOLDERS = {"agents", "campaign", "dashboard", "docs", "models", "sandboxes"
 SLOW_FILES = {
     "test_code_tests.py",
     "test_contamination.py",
+    "test_campaign_reports.py",
+    "test_contaminated_runs.py",
+    "test_humaneval.py",
     "test_pairwise.py",
+    "test_private_places.py",
     "test_search_live.py",
     "test_page.py",
 }

@@ -538,7 +538,8 @@ def test_what_the_agents_really_send_passes(
 ) -> None:
     answer = agent.ask(wire, **more)
     assert answer.status_code == 200, (who, answer.text)
-    assert provider.heard[0].json == {**make_request(wire), **more}
+    # The last one: what an earlier test hung up on may still have been on its way.
+    assert provider.heard[-1].json == {**make_request(wire), **more}
     assert agent.last().outcome == "answered"
 
 
