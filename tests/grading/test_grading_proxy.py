@@ -20,8 +20,8 @@ from agent2rl.engines.replay import ReplayEngine as Outputs
 from agent2rl.engines.scripted import ScriptedEngine
 from agent2rl.environments.search import (
     Backend,
-    DeskBackend,
     LocalCorpus,
+    ProxyBackend,
     RecordingBackend,
     ReplayBackend,
     SearchDocument,
@@ -87,7 +87,7 @@ class Counted:
 
 def test_searches_and_pages_come_over_the_desk() -> None:
     with at(searching(LocalCorpus(DOCUMENTS))) as desk:
-        backend = DeskBackend(desk)
+        backend = ProxyBackend(desk)
         assert backend.search("Lorn") == LocalCorpus(DOCUMENTS).search("Lorn")
         assert backend.open("orin") == "Founded by Ada Lorn."
         assert desk.read_info() == ProxyInfo(search="some")
@@ -95,9 +95,9 @@ def test_searches_and_pages_come_over_the_desk() -> None:
 
 def test_only_what_was_found_is_opened() -> None:
     with at(searching(LocalCorpus(DOCUMENTS))) as desk:
-        DeskBackend(desk).search("Foods")
+        ProxyBackend(desk).search("Foods")
         with pytest.raises(WorldError, match="No search has found"):
-            DeskBackend(desk).open("ada")
+            ProxyBackend(desk).open("ada")
 
 
 def test_what_worked_is_not_asked_twice_and_what_failed_is() -> None:
@@ -106,9 +106,9 @@ def test_what_worked_is_not_asked_twice_and_what_failed_is() -> None:
         for query, said in (("fail", "the engine is down"), ("break", r"internal error \(RuntimeError\)")):
             for _ in range(2):
                 with pytest.raises(WorldError, match=said):
-                    DeskBackend(desk).search(query)
+                    ProxyBackend(desk).search(query)
         for _ in range(3):
-            DeskBackend(desk).search("Lorn")
+            ProxyBackend(desk).search("Lorn")
     assert backend.asked == 5
 
 
@@ -117,9 +117,9 @@ def test_what_is_not_recorded_is_told_apart(tmp_path: Path) -> None:
     with closing(RecordingBackend(LocalCorpus(DOCUMENTS), "local", record)) as recording:
         recording.search("Lorn")
     with at(searching(ReplayBackend(record), record)) as desk:
-        assert DeskBackend(desk).search("Lorn")
+        assert ProxyBackend(desk).search("Lorn")
         with pytest.raises(NotRecorded):
-            DeskBackend(desk).search("Marr")
+            ProxyBackend(desk).search("Marr")
         assert desk.read_info().record_sha256 == sha256_file(record)
 
 
@@ -129,7 +129,7 @@ def test_a_query_that_the_engine_does_not_take_is_no_failed_search(tmp_path: Pat
         live = RecordingBackend(EngineBackend(ENGINES["brave"], "key", url=web.url), "brave", record)
         for backend in (lambda: live, lambda: ReplayBackend(record)):
             with at(searching(backend())) as desk:
-                play = SearchEnvironment(lambda _, desk=desk: DeskBackend(desk))  # type: ignore[misc]
+                play = SearchEnvironment(lambda _, desk=desk: ProxyBackend(desk))  # type: ignore[misc]
                 play.reset(EXAMPLE)
                 said = play.step("search[" + "a " * 100 + "]").observation
             assert said == "The search failed: brave does not take this query (status 422)"

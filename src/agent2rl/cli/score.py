@@ -143,8 +143,6 @@ def _describe_missing(part: PartScore) -> str:
 
 # The command `judge`
 
-JUDGE_DATA_DIRECTORY = click.Path(path_type=Path, file_okay=False, exists=True)
-
 
 @click.group("judge")
 def judge_command() -> None:
@@ -158,7 +156,7 @@ def judge_command() -> None:
 )
 @click.option(
     "--data-dir",
-    type=JUDGE_DATA_DIRECTORY,
+    type=DIRECTORY,
     required=True,
     help="The directory with the official files and annotations.",
 )

@@ -5,7 +5,7 @@
     print(environment.step("Thought: who founded it?\\nAction: search[founder of Orin Foods]").observation)
     print(environment.step("answer[Ada Lorn; Bo Marr]").reward)
 
-A `Backend` does the searching: `LocalCorpus` for documents, `search_engines` for live engines, `DeskBackend`
+A `Backend` does the searching: `LocalCorpus` for documents, `search_engines` for live engines, `ProxyBackend`
 for searches through the harness, `RecordingBackend` and `ReplayBackend` for reproducible searches;
 `backend_names` opens one by its name. `answer_matching` scores answers without a judge, `actions` parses the
 action out of a model's reply. Not covered: prompts, judges.
@@ -21,8 +21,8 @@ from agent2rl.environments.search.answer_matching import (
 )
 from agent2rl.environments.search.backends import (
     Backend,
-    DeskBackend,
     LocalCorpus,
+    ProxyBackend,
     RecordingBackend,
     ReplayBackend,
     SearchDocument,
@@ -34,9 +34,9 @@ __all__ = [
     "WORLD",
     "AnswerMarks",
     "Backend",
-    "DeskBackend",
     "GoldAnswer",
     "LocalCorpus",
+    "ProxyBackend",
     "RecordingBackend",
     "ReplayBackend",
     "SearchDocument",

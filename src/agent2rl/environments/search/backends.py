@@ -82,7 +82,7 @@ class Backend(Protocol):
 
 
 @dataclass(frozen=True)
-class DeskBackend:
+class ProxyBackend:
     """Search with the harness's backend, through the grading proxy."""
 
     proxy: GradingProxyClient

@@ -33,8 +33,8 @@ from agent2rl.environments.search.answer_matching import (
 )
 from agent2rl.environments.search.backends import (
     Backend,
-    DeskBackend,
     NotRecorded,
+    ProxyBackend,
     QueryRefused,
     SearchResult,
     is_withheld,
@@ -258,7 +258,7 @@ def _make_backend_finder(data: Path) -> Find:
     if (data / CORPUS_FOLDER).is_dir():
         backend = read_corpus(data / CORPUS_FOLDER)
     elif (data / grading_proxy_client.MOUNT_NAME).is_dir():
-        backend = DeskBackend(
+        backend = ProxyBackend(
             GradingProxyClient(data / grading_proxy_client.MOUNT_NAME / grading_proxy_client.SOCKET)
         )
     else:
@@ -282,7 +282,7 @@ def _find_graded_backend(example: Example) -> Backend:
     if corpus_name := example.meta.get("corpus"):
         return read_corpus(require_evaluator_folder(str(corpus_name)))
     proxy = find_grading_proxy()
-    return DeskBackend(proxy) if proxy else MissingBackend()
+    return ProxyBackend(proxy) if proxy else MissingBackend()
 
 
 class MissingBackend:
