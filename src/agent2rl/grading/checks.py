@@ -57,6 +57,13 @@ from agent2rl.record.files import remove_tree, sha256_file
 
 RESAVE_SECONDS = 300.0
 RESAVE_TARGET = "resaved"
+RESAVE_PROGRAM = """
+import sys
+sys.modules["torch"] = None
+from agent2rl.engines.prompts.resave import main
+main()
+"""
+"""Hides torch from the library, which writes the same files without it and starts in a third of the time."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +95,7 @@ def resave_base(
             mounts=model_mounts(base_files(base)),
             grace_seconds=0,
         )
-        argv = (sys.executable, "-m", "agent2rl.engines.prompts.resave", MODEL, RESAVE_TARGET)
+        argv = (sys.executable, "-c", RESAVE_PROGRAM, MODEL, RESAVE_TARGET)
         command = Command(argv, {"PYTHONDONTWRITEBYTECODE": "1", "CUDA_VISIBLE_DEVICES": ""})
         ended = child.sandbox.run(command, enclosure, stop)
         require_normal_exit("Reading the base model", ended, RESAVE_SECONDS)
