@@ -302,8 +302,6 @@ def test_a_data_directory_becomes_a_world_with_its_expert(mini: Splits, tmp_path
 
 
 AGENT = """
-import torch
-from safetensors.torch import load_file, save_file
 from agent2rl.environments.adapters import open_world
 
 world = open_world()
@@ -324,6 +322,7 @@ if world.expert:
     tried = subprocess.run([sys.executable, "eval.py", str(MODEL), "--games", "1", "--episodes", "e.jsonl"],
         capture_output=True, text=True)
     say(tried=tried.stdout + tried.stderr, episodes=len(open("e.jsonl").readlines()))
+    from safetensors.torch import load_file, save_file
     mine = OUTPUT / "mine"
     shutil.copytree(MODEL, mine)
     weights = load_file(mine / "model.safetensors")
@@ -361,7 +360,8 @@ def test_an_agent_plays_evaluates_and_submits_in_a_whole_run(bench: RunLauncher)
 
 
 def test_a_run_without_expert_hides_it(bench: RunLauncher) -> None:
-    done = bench.run(AGENT, *OPTIONS, "--no-expert", PYTHONPATH=str(ROOT))
+    engine = ("--engine", "scripted:tests.helpers.short_gsm8k:open_constant_model")
+    done = bench.run(AGENT, *OPTIONS, *engine, "--no-expert", PYTHONPATH=str(ROOT))
     assert done.code == 0, done.errors + done.log
     assert (done.said["expert"], done.said["hidden"], done.said["answer"]) == (False, True, "")
     spec = RunSpec.model_validate_json(done.paths.spec.read_bytes())
