@@ -84,9 +84,9 @@ def test_each_quality_can_be_lacking(answer: str, lacks: set[str]) -> None:
 
 
 def test_a_long_row_of_marks_is_read_in_a_moment() -> None:
-    begin = time.monotonic()
+    begin = time.thread_time()
     assert not check_qualities("!" * 300_000 + "x", ASKED)["answers"]
-    assert time.monotonic() - begin < 10
+    assert time.thread_time() - begin < 10
 
 
 def test_nothing_is_worth_nothing_and_constants_win_nothing() -> None:
