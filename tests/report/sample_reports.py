@@ -328,7 +328,7 @@ def make_timeline(hours: float = 11.4) -> ReportTimeline:
             claimed=RolloutCounts(
                 episodes=8 * step, steps=70 * step, successes=int(2.2 * step + step**2 / 40)
             ),
-            witnessed=RolloutCounts(episodes=5 * step, steps=41 * step, successes=step + step**2 // 60),
+            served=RolloutCounts(episodes=5 * step, steps=41 * step, successes=step + step**2 // 60),
         )
         for step in range(1, 110)
     )
@@ -526,7 +526,7 @@ def make_result(**other: Any) -> RunResult:
         "contamination": make_contamination().summary,
         "rollouts": Rollouts(
             claimed=RolloutCounts(episodes=872, steps=7630, successes=532),
-            witnessed=RolloutCounts(episodes=545, steps=4469, successes=305),
+            served=RolloutCounts(episodes=545, steps=4469, successes=305),
         ),
         "usage": LlmUsage(
             requests=310,

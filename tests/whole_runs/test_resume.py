@@ -252,7 +252,7 @@ def test_steps_in_a_world_go_on_counting(tmp_path: Path) -> None:
         with pytest.raises(OutOfOrder):
             again.meter.count_claim(again.report(1, steps=1))
         assert again.meter.sum_totals().claimed.steps == 90
-        assert again.meter.sum_totals().witnessed.successes == 1
+        assert again.meter.sum_totals().served.successes == 1
         assert again.meter.steps_left() == 9
 
 

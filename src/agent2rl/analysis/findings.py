@@ -10,7 +10,7 @@ from pydantic import Field, JsonValue
 
 from agent2rl.core.grading_records import HeldoutComparison, Lineage, Share, Split, Verdict
 from agent2rl.core.record import Record
-from agent2rl.core.records import Mode, RolloutCounts, Rollouts
+from agent2rl.core.records import Mode, Rollouts
 
 EvidenceKind = Literal["code", "event", "log", "result", "submission", "usage", "claim"]
 
@@ -234,12 +234,10 @@ class Contradiction(Record):
     evidence: EvidenceIds = ()
 
 
-class CumulativeRollouts(Record):
+class CumulativeRollouts(Rollouts):
     """Rollouts in the environment up to a point in time."""
 
     at: float
-    claimed: RolloutCounts
-    witnessed: RolloutCounts
 
 
 class Findings(Record):

@@ -11,7 +11,8 @@ only the timeline has:
     left            `ProcessEnd`: it is gone
     sample          `ResourceSample`: machine resources that the agent's processes use
     file            `FileSeen`: weights or a log appeared in the workspace, or changed and then stayed stable
-    rollouts        `source` (claimed or witnessed) and `RolloutCounts` since the last such event
+    rollouts        `source` (claimed, served, replayed or refuted) and `RolloutCounts` since the last such
+                    event; for refuted ones `detail` describes the first
     request         `DriverRequest`: a request to the driver LLM
     tool            `ClaimedToolCall`: by the agent's own account, reported after it has exited
     refused warning fault preparing    messages for people
@@ -75,6 +76,9 @@ EventKind = (
 MAX_EVENTS: Mapping[EventKind, int] = {"file": 2_000, "request": 20_000, "tool": 20_000}
 """Caps per run on events whose number the agent controls. Processes, rollouts and refusals are capped where
 they are detected."""
+
+EARLIER_SOURCES = {"witnessed": "served"}
+"""Names of rollout sources in runs of earlier versions."""
 
 
 class TimelineEvent(Record):

@@ -24,7 +24,7 @@ def list_figure_names(data: ReportData) -> list[str]:
             for _, value in curve.points
         ),
         "timeline": bool(line.spans),
-        "rollouts": any(each.claimed.episodes or each.witnessed.episodes for each in line.played),
+        "rollouts": any(each.played.episodes for each in line.played),
         "tokens": started and any(each.tokens for each in data.usage),
         "resources": bool(line.samples),
     }

@@ -254,7 +254,7 @@ MOST_CURVES = 12
 def draw_rollouts(data: ReportData, end: float, narrow: bool = False) -> Figure | None:
     """Draw the episodes played, and the share won in each stretch of time."""
     played = data.timeline.played
-    if not played or not any(each.claimed.episodes or each.witnessed.episodes for each in played):
+    if not played or not any(each.played.episodes for each in played):
         return None
     figure, (many, won) = _create_two_panels(narrow)
     seconds = chart_style.set_time_axis(many, end, narrow, label=not narrow)
@@ -262,7 +262,9 @@ def draw_rollouts(data: ReportData, end: float, narrow: bool = False) -> Figure 
     times = [each.at / seconds for each in played]
     for name, colour, counts in (
         ("claimed", HELD, [each.claimed for each in played]),
-        ("witnessed", ACCENT, [each.witnessed for each in played]),
+        ("replayed", COLOURS["training"], [each.replayed for each in played]),
+        ("served", ACCENT, [each.served for each in played]),
+        ("refuted", BAD, [each.refuted for each in played]),
     ):
         if counts[-1].episodes:
             xs, ys = chart_style.downsample_count(

@@ -132,6 +132,7 @@ def run_integrity_checks(data: ReportData) -> list[IntegrityCheck]:
         _check_isolation(data),
         _check_contamination(data),
         _check_lineage(data),
+        *_check_rollouts(data),
         _check_files(data),
     ]
 
@@ -199,6 +200,28 @@ def _check_lineage(data: ReportData) -> IntegrityCheck:
         verdict,
         f"{listed}, of {tables.pluralize(counts.total(), 'submission')}",
     )
+
+
+def _check_rollouts(data: ReportData) -> list[IntegrityCheck]:
+    """Check the claimed episodes, if there are any."""
+    rollouts = data.view.result.rollouts if data.view.result else None
+    if rollouts is None or not rollouts.claimed.episodes:
+        return []
+    counts = [
+        f"{count.episodes:,} {name}"
+        for name, count in (
+            ("replayed", rollouts.replayed),
+            ("refuted", rollouts.refuted),
+            ("not verified", rollouts.unverified),
+        )
+        if count.episodes
+    ]
+    text = f"{', '.join(counts)}, of {tables.pluralize(rollouts.claimed.episodes, 'claimed episode')}"
+    if rollouts.refuted.episodes:
+        return [IntegrityCheck("Claimed episodes", "bad", "refuted", text)]
+    if not rollouts.replayed.episodes:
+        return [IntegrityCheck("Claimed episodes", "plain", "not verified", text)]
+    return [IntegrityCheck("Claimed episodes", "good", "replayed", text)]
 
 
 def _check_files(data: ReportData) -> IntegrityCheck:
