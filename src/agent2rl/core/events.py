@@ -10,7 +10,8 @@ only the timeline has:
     began           `ProcessStart`: a process of the agent was seen for the first time
     left            `ProcessEnd`: it is gone
     sample          `ResourceSample`: machine resources that the agent's processes use
-    file            `FileSeen`: weights or a log appeared in the workspace, or changed and then stayed stable
+    file            `FileSeen`: weights, a log or metrics appeared in the workspace, or changed and then
+                    stayed stable
     rollouts        `source` (claimed, served, replayed or refuted) and `RolloutCounts` since the last such
                     event; for refuted ones `detail` describes the first
     request         `DriverRequest`: a request to the driver LLM
@@ -142,7 +143,8 @@ class ResourceSample(Record):
 class FileSeen(Record):
     path: Annotated[str, Field(max_length=1000)]
     """Relative to the workspace; for weights, the folder that holds them."""
-    what: Literal["weights", "log"]
+    what: Literal["weights", "log", "metrics"]
+    """`metrics` are files of curves that are no text to read, or that only hold numbers."""
     bytes: int
     changed: float
     """Modification time in seconds since the epoch; the agent can forge it."""

@@ -82,6 +82,7 @@ CITED = re.compile(r"\[(E\d+(?:[,;]\s*E\d+)*)\]")
 SECTIONS = {
     "headline": "Headline",
     "scores": "Score trajectory",
+    "training": "Training",
     "story": "What happened",
     "attempts": "Attempts",
     "timeline": "Timeline",
@@ -172,6 +173,7 @@ def page(data: ReportData, figures: Mapping[str, str]) -> str:
         checks=run_integrity_checks(data),
         metrics=sections.build_metric_rows(data.findings.metrics),
         activities=sections.build_activity_rows(data.findings.time),
+        trainings=sections.build_training_rows(data),
         setup=build_setup_rows(data),
         rollout_rows=tables.build_rollout_rows(rollouts) if (rollouts := _get_rollouts(data)) else [],
         groups=_compare_groups(data),

@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass
 
-from agent2rl.analysis.findings import EvidenceIds, ProcessMetrics, TimeSplit
+from agent2rl.analysis.findings import EvidenceIds, MetricName, ProcessMetrics, TimeSplit, TrainingCurves
 from agent2rl.report import formatting, headline, tables
 from agent2rl.report.formatting import DOING
 from agent2rl.report.headline import Tone
@@ -111,6 +111,53 @@ def build_activity_rows(time: TimeSplit | None) -> list[tuple[Activity, str, str
         (name, formatting.format_duration(seconds), formatting.format_share(seconds / total))
         for name, seconds in spent.items()
     ]
+
+
+# Trainings, by the logs that they wrote.
+
+TRAINING_COLUMNS = ("training", "log", "format", "steps", "reward", "loss", "submissions", "problem")
+
+
+@dataclass(frozen=True)
+class TrainingRow:
+    training: TrainingCurves
+    steps: str
+    reward: str
+    """First and last value."""
+    loss: str
+
+    @property
+    def submissions(self) -> str:
+        marks = self.training.submissions
+        return ", ".join(f"{one.submission} at step {formatting.format_number(one.step)}" for one in marks)
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        one = self.training
+        return (
+            *(one.name, one.path, one.format, self.steps, self.reward, self.loss),
+            *(self.submissions, one.problem),
+        )
+
+
+def build_training_rows(data: ReportData, drawn: bool = False) -> list[TrainingRow]:
+    """Return a row for each training; with `drawn`, only those that have a value to draw."""
+    rows = []
+    for training in data.findings.trainings:
+        steps = [step for series in training.series for step, value in series.points if value is not None]
+        if steps or not drawn:
+            ends = [formatting.format_number(step) for step in (min(steps), max(steps))] if steps else []
+            reward, loss = _format_change(training, "reward"), _format_change(training, "loss")
+            rows.append(TrainingRow(training, " to ".join(ends) or UNKNOWN, reward, loss))
+    return rows
+
+
+def _format_change(training: TrainingCurves, metric: MetricName) -> str:
+    points = next((series.points for series in training.series if series.metric == metric), ())
+    values = [value for _, value in points if value is not None]
+    if not values:
+        return UNKNOWN
+    return f"{formatting.format_number(values[0])} → {formatting.format_number(values[-1])}"
 
 
 # Integrity checks: whether the figures of a run can be trusted.
