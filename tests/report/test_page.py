@@ -265,4 +265,4 @@ def test_no_figure_is_drawn_from_nothing() -> None:
 
 def test_what_is_hostile_in_a_curve_is_drawn_as_plain_letters() -> None:
     drawn = run_figures.render_all_svgs(sample_reports.make_hostile_report("\u202e$x^2$<b>\x00日本"))
-    assert "?$x^2$&lt;b&gt;???" in drawn["curves"]
+    assert "?$x^2$&lt;b&gt;???" in drawn["training"]

@@ -417,8 +417,8 @@ TITLES: Mapping[MetricName, str] = {
     "loss": "loss",
     "entropy": "entropy",
     "kl": "KL",
-    "response_length": "response length, tokens",
-    "groups_without_signal": "groups without signal, %",
+    "response_length": "response length",
+    "groups_without_signal": "no-signal groups, %",
     "tokens_per_second": "tokens/s",
     "learning_rate": "learning rate",
     "grad_norm": "gradient norm",
@@ -434,25 +434,27 @@ DASHES = ("solid", (0, (4, 2)))
 def draw_training(data: ReportData, narrow: bool = False) -> Figure | None:
     """Draw a panel for each metric over steps, with a line for each training and a mark for submissions."""
     trainings = list_drawn_trainings(data)
-    metrics = [name for name in METRICS if any(find_series(each, name) for each in trainings)]
-    if not metrics:
+    panels = _list_training_panels(trainings)
+    if not panels:
         return None
-    columns = min(2 if narrow else 3, len(metrics))
-    rows = -(-len(metrics) // columns)
+    columns = min(2 if narrow else 3, len(panels))
+    rows = -(-len(panels) // columns)
     legend = -(-len(trainings) // (1 if narrow else 3))
     width = chart_style.NARROW_INCHES if narrow else chart_style.WIDE_INCHES
     top = 0.3 + 0.17 * legend
     figure, places = chart_style.create_panels(
         width, 1.35 * rows + 0.45 + top, rows, columns, margins=Margins(top=top)
     )
-    for axes in places[len(metrics) :]:
+    for axes in places[len(panels) :]:
         axes.set_visible(False)
-    for number, (axes, metric) in enumerate(zip(places, metrics, strict=False)):
-        for place, training in enumerate(trainings):
-            _draw_training_series(axes, training, metric, place)
-        axes.set_title(TITLES[metric])
+    for number, (axes, (title, metric, drawn)) in enumerate(zip(places, panels, strict=False)):
+        for place in drawn:
+            _draw_training_series(axes, trainings[place], metric, place)
+        axes.set_title(title)
         axes.locator_params(axis="both", nbins=3 if narrow else 4)
-        if number >= len(metrics) - columns:
+        if metric == "learning_rate":
+            axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        if number >= len(panels) - columns:
             axes.set_xlabel("steps")
     handles = [
         Line2D([], [], color=_choose_colour(place), linestyle=_choose_dashes(place), label=label)
@@ -462,6 +464,25 @@ def draw_training(data: ReportData, narrow: bool = False) -> Figure | None:
         handles=handles, loc="upper left", bbox_to_anchor=(0.0, 1.0), ncols=1 if narrow else 3, frameon=False
     )
     return figure
+
+
+def _list_training_panels(
+    trainings: Sequence[TrainingCurves],
+) -> list[tuple[str, MetricName, list[int]]]:
+    """Return the title and the metric of each panel, and the trainings in it.
+
+    The loss of a policy gradient is near 0, and another loss would hide it, so it has a panel of its own.
+    """
+    panels: list[tuple[str, MetricName, list[int]]] = []
+    for metric in METRICS:
+        places = [place for place, each in enumerate(trainings) if find_series(each, metric)]
+        rewarded = [place for place in places if find_series(trainings[place], "reward")]
+        others = [place for place in places if place not in rewarded]
+        if metric == "loss" and rewarded and others:
+            panels += [("loss", metric, others), ("policy loss", metric, rewarded)]
+        elif places:
+            panels.append((TITLES[metric], metric, places))
+    return panels
 
 
 def list_drawn_trainings(data: ReportData) -> list[TrainingCurves]:

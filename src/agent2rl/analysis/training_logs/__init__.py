@@ -226,6 +226,8 @@ def _drop_duplicates(found: Sequence[_Training]) -> list[_Training]:
 
 def _contains_training(larger: _Training, smaller: _Training) -> bool:
     shared = [metric for metric in smaller.series if metric in larger.series]
+    if larger.path == smaller.path:
+        return False
     return bool(shared) and all(
         _contains_points(larger.series[metric][1], smaller.series[metric][1]) for metric in shared
     )

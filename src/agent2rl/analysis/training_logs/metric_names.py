@@ -9,19 +9,14 @@ from typing import NamedTuple
 from agent2rl.analysis.findings import MetricName
 
 PREFIXES = (
-    "train/",
-    "training/",
-    "train_",
-    "actor/",
-    "policy/",
-    "objective/",
-    "critic/",
-    "perf/",
-    "rollout/",
+    *("train/", "training/", "train_", "actor/", "policy/", "objective/", "critic/", "perf/", "rollout/"),
+    *("metrics/", "logs/"),
 )
 """Groups of metrics that do not change what is measured."""
 EVALUATED = ("eval", "val/", "val_", "valid", "test/", "test_", "dev/", "dev_")
 """Beginnings of metrics on other data than the training's."""
+DEEPEST = 4
+"""Limit on groups in a name."""
 TOKENS_TOTAL, STEP_SECONDS = "num_tokens", "step_time"
 """From these, tokens per second can be computed."""
 
@@ -74,7 +69,7 @@ def find_metric(name: str) -> KnownMetric | None:
     bare = name.lower().strip()
     if bare.startswith(EVALUATED):
         return None
-    for _ in range(3):
+    for _ in range(DEEPEST):
         if bare in RANKS:
             return KnownMetric(*RANKS[bare])
         if bare.startswith("rewards/") and bare.endswith("/mean"):
