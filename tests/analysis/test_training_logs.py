@@ -180,10 +180,13 @@ def test_a_real_wandb_file_is_read(tmp_path: Path) -> None:
     (found,) = read(tmp_path)
     assert (found.format, found.problem) == ("wandb", "")
     last = {series.metric: series.points[-1] for series in found.series}
-    assert last["reward"] == (120, 1.0)
-    assert last["grad_norm"] == (120, None)
-    assert last["tokens_per_second"] == (120, 50.0)
-    assert last["learning_rate"] == (120, pytest.approx(1e-4 / 12))
+    expected: dict[MetricName, object] = {
+        "reward": (120, 1.0),
+        "grad_norm": (120, None),
+        "tokens_per_second": (120, 50.0),
+        "learning_rate": (120, pytest.approx(1e-4 / 12)),
+    }
+    assert {name: last[name] for name in expected} == expected
     assert len(last) == 9
 
 

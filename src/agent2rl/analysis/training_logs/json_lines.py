@@ -54,7 +54,7 @@ def make_row(record: Mapping[str, object]) -> LogRow | None:
     if not values:
         return None
     time = next((value for name in TIMES if (value := parse_time(record.get(name))) is not None), None)
-    stage = next((value for name in STAGES if isinstance(value := record.get(name), str)), "")
+    stage = next((text for name in STAGES if isinstance(text := record.get(name), str)), "")
     return LogRow(step, time, values, stage[:40])
 
 
