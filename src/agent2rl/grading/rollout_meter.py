@@ -115,6 +115,7 @@ class RolloutMeter:
         self._proving: dict[str, tuple[int, RolloutCounts]] = {}
         """By reporter: the sequence number of its last report of episodes, and the sum of these reports."""
         self._replayed, self._refuted = past.played.replayed, past.played.refuted
+        self._proving_total = self._replayed + self._refuted
         self._flushed_replays = Rollouts(replayed=self._replayed, refuted=self._refuted)
         self._replays_flushed_at = time.monotonic()
         self._detail = ""
@@ -202,16 +203,17 @@ class RolloutMeter:
                     f"Report {report.sequence} of episodes is not counted. The next number is {last + 1}.",
                     "Send each report once, in order.",
                 )
-            mine = sum_so_far + RolloutCounts(**count_traces(traces))
-            self._refuse_unclaimed(report.reporter, mine)
+            new = RolloutCounts(**count_traces(traces))
+            mine, proving = sum_so_far + new, self._proving_total + new
+            claimed = self._claimed.get(report.reporter, (0, RolloutCounts()))[1]
+            if not _covers(claimed, mine) or not _covers(self._total, proving):
+                raise Refusal(
+                    "These episodes are not counted yet.", "Report their counts to /rollouts first."
+                )
             if self._replays is not None and not self._replays.add_episodes(traces):
                 raise TooMany("Too many episodes wait to be replayed.", "Send this report again later.")
             self._proving[report.reporter] = (report.sequence, mine)
-
-    def _refuse_unclaimed(self, reporter: str, mine: RolloutCounts) -> None:
-        claimed = self._claimed.get(reporter, (0, RolloutCounts()))[1]
-        if any(getattr(mine, name) > getattr(claimed, name) for name in ("episodes", "steps")):
-            raise Refusal("These episodes are not counted yet.", "Report their counts to /rollouts first.")
+            self._proving_total = proving
 
     def _count_replay(self, outcome: ReplayOutcome) -> None:
         with self._lock:
@@ -264,3 +266,7 @@ class RolloutMeter:
         if any(new.values()):
             self._recorder.record_event("rollouts", source="served", **new)
         self._flushed, self._flushed_at = dict(self._served), time.monotonic()
+
+
+def _covers(claimed: RolloutCounts, proved: RolloutCounts) -> bool:
+    return claimed.episodes >= proved.episodes and claimed.steps >= proved.steps
