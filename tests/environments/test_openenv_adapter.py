@@ -292,8 +292,8 @@ def test_what_is_served_is_witnessed_and_refused_when_the_budget_is_used_up(tmp_
         with world.http() as client:
             assert client.post("/reset").status_code == 403
         totals = world.metered.meter.close()
-        assert totals.witnessed.model_dump() == {"episodes": 2, "steps": 3, "successes": 1}
-        assert world.metered.events() == [{"source": "witnessed", "episodes": 2, "steps": 3, "successes": 1}]
+        assert totals.served.model_dump() == {"episodes": 2, "steps": 3, "successes": 1}
+        assert world.metered.events() == [{"source": "served", "episodes": 2, "steps": 3, "successes": 1}]
 
 
 def test_whoever_hangs_up_before_the_answer_leaves_room_for_others(tmp_path: Path) -> None:

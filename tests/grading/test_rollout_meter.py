@@ -39,7 +39,7 @@ def test_reports_are_counted_each_on_the_record(tmp_path: Path) -> None:
         one.meter.count_claim(one.report(1, "another", episodes=1, steps=1))
         totals = one.meter.close()
         assert totals.claimed.model_dump() == {"episodes": 4, "steps": 71, "successes": 2}
-        assert not any(totals.witnessed.model_dump().values())
+        assert not any(totals.served.model_dump().values())
         assert [event["steps"] for event in one.events()] == [40, 30, 1]
         assert {event["source"] for event in one.events()} == {"claimed"}
         assert '"rollout_totals"' in one.recorder.paths.ledger.read_text()
@@ -95,7 +95,7 @@ def test_whatever_is_claimed_is_counted_or_refused(
             assert not any(one.meter.sum_totals().claimed.model_dump().values())
 
 
-def test_claims_and_witnessed_steps_use_up_one_budget(tmp_path: Path) -> None:
+def test_claims_and_served_steps_use_up_one_budget(tmp_path: Path) -> None:
     with open_recorded_meter(tmp_path, steps=10) as one:
         one.meter.count_claim(one.report(1, episodes=1, steps=8))
         one.meter.begin()
@@ -221,7 +221,7 @@ with connect(os.environ["ENVIRONMENT_URL"].replace("http", "ws", 1) + "/ws") as 
         return json.loads(line.recv())
     seen = ask("reset", game=games[0])["data"]["observation"]
     same = seen["text"] == Gym().reset(options={"game": games[0]})[0] # 1 episode
-    for _ in range(4):                                                # witnessed: 1 episode, 4 steps
+    for _ in range(4):                                                # served: 1 ep   isode, 4 steps
         ask("step", text="look")
     bad = [
         call("POST", "/rollouts", body)["http"]
@@ -266,10 +266,14 @@ def test_a_run_counts_what_is_played_inside_and_at_the_door_and_ends_it_when_it_
     assert run.said["after"] == 0
     played = run.result.rollouts
     assert played is not None
-    assert played.witnessed.model_dump() == {"episodes": 1, "steps": 4, "successes": 0}
+    assert played.served.model_dump() == {"episodes": 1, "steps": 4, "successes": 0}
     assert played.claimed.steps == 15 + 5 * run.said["stopped"] >= 36
     assert played.claimed.steps <= 45
+    assert played.replayed.steps >= 15
+    assert played.refuted.episodes == 0
+    assert played.unverified.steps <= 10
     shown = bench.cli("show", run.result.run_id)
     assert f"{played.claimed.steps} steps, 0 won, in the agent's own processes" in shown.stdout
     assert "1 episode, 4 steps, 0 won, in the served world" in shown.stdout
+    assert f"{played.replayed.steps} steps, 0 won, replayed by the harness" in shown.stdout
     assert bench.cli("verify", run.result.run_id).returncode == 0

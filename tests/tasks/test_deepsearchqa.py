@@ -285,7 +285,7 @@ def test_a_recorded_run_is_replayed_to_the_byte(bench: RunLauncher, cache: Path,
     assert "ENVIRONMENT_URL" in done.said["alone"]
     assert not done.said["expert"]
     assert done.result.rollouts
-    assert done.result.rollouts.witnessed.steps == 1
+    assert done.result.rollouts.served.steps == 1
     baseline = done.result.baseline
     assert baseline
     assert baseline.value == 100

@@ -209,7 +209,7 @@ def test_an_agent_plays_evaluates_and_submits_in_a_whole_run(bench: RunLauncher,
     assert "reward>=0.5" in bench.report(done)
     assert [asset.name for asset in done.result.assets][-1] == "beside shop"
     assert done.result.rollouts is not None
-    assert done.result.rollouts.witnessed.steps == 1
+    assert done.result.rollouts.served.steps == 1
 
 
 def test_a_run_without_expert_hides_it(bench: RunLauncher) -> None:

@@ -45,7 +45,7 @@ class Budget(Record):
     submissions: Annotated[int, Field(ge=1)] | None = None
     """Accepted submissions, whatever their verdict."""
     environment_steps: Annotated[int, Field(ge=1)] | None = None
-    """Steps in the task's world, witnessed and claimed together."""
+    """Steps in the task's world, served and claimed together."""
     tokens: Annotated[int, Field(ge=1)] | None = None
     """Input and output tokens of the driver LLM."""
     usd: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
@@ -192,17 +192,44 @@ class RolloutCounts(Record):
         names = type(self).model_fields
         return type(self)(**{name: getattr(self, name) + getattr(other, name) for name in names})
 
+    def minus(self, other: Self) -> Self:
+        """Return the difference, at least 0."""
+        names = type(self).model_fields
+        return type(self)(**{name: max(0, getattr(self, name) - getattr(other, name)) for name in names})
+
 
 class Rollouts(Record):
     """The agent's rollouts in the task's world during training."""
 
     claimed: RolloutCounts = RolloutCounts()
-    """In the agent's own processes, as they reported them; not verified."""
-    witnessed: RolloutCounts = RolloutCounts()
-    """In the world that the harness serves."""
+    """In the agent's own processes, as they reported them."""
+    served: Annotated[RolloutCounts, Field(validation_alias=AliasChoices("served", "witnessed"))] = (
+        RolloutCounts()
+    )
+    """In the world that the harness serves. Runs of earlier versions call it `witnessed`."""
+    replayed: RolloutCounts = RolloutCounts()
+    """Of those claimed: the harness replayed their actions and got the same reward."""
+    refuted: RolloutCounts = RolloutCounts()
+    """Of those claimed: the harness replayed their actions and got another result."""
+
+    @property
+    def unverified(self) -> RolloutCounts:
+        """Claims that were not replayed."""
+        return self.claimed.minus(self.replayed + self.refuted)
+
+    @property
+    def witnessed(self) -> RolloutCounts:
+        """What the harness saw itself: served or replayed."""
+        return self.served + self.replayed
+
+    @property
+    def played(self) -> RolloutCounts:
+        """Everything: served or claimed."""
+        return self.served + self.claimed
 
     def __add__(self, other: Self) -> Self:
-        return type(self)(claimed=self.claimed + other.claimed, witnessed=self.witnessed + other.witnessed)
+        names = type(self).model_fields
+        return type(self)(**{name: getattr(self, name) + getattr(other, name) for name in names})
 
 
 class RunResult(Record):

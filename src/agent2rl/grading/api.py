@@ -17,7 +17,7 @@ from agent2rl import __version__
 from agent2rl.core.errors import Agent2RLError, Refusal
 from agent2rl.core.grading_records import Interval, Lineage, Submission, Verdict
 from agent2rl.core.records import Record
-from agent2rl.grading.rollout_meter import Forged, OutOfOrder, RolloutReport, TooMany
+from agent2rl.grading.rollout_meter import EpisodeReport, Forged, OutOfOrder, RolloutReport, TooMany
 from agent2rl.grading.service import Busy, Closed, GradingService
 
 BODY_BYTES = 64 << 10
@@ -180,6 +180,12 @@ def create_grading_app(service: GradingService, task: str) -> FastAPI:
     async def rollouts(body: RolloutReport) -> RolloutsAnswer:
         """Report steps that your process played in the world; agent2rl.environments.adapters does this."""
         service.meter.count_claim(body)
+        return RolloutsAnswer(environment_steps_left=service.meter.steps_left())
+
+    @app.post("/rollouts/episodes", responses=_problem_responses(403, 409, 413, 422, 429))
+    async def rollout_episodes(body: EpisodeReport) -> RolloutsAnswer:
+        """Report the actions of episodes that `/rollouts` has counted, so that they can be replayed."""
+        service.meter.accept_episodes(body)
         return RolloutsAnswer(environment_steps_left=service.meter.steps_left())
 
     @app.get("/health", responses=_problem_responses())

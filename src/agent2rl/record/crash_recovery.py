@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from agent2rl.core.errors import UserError
-from agent2rl.core.events import FileSeen, TimelineEvent
+from agent2rl.core.events import EARLIER_SOURCES, FileSeen, TimelineEvent
 from agent2rl.core.grading_records import (
     ContaminationSummary,
     EvalResult,
@@ -77,7 +77,9 @@ class MeterState:
     claimed: Mapping[str, tuple[int, RolloutCounts]] = field(default_factory=dict)
     """By reporter: the number of its last report, and the sum of all its reports."""
     reports: int = 0
-    witnessed: RolloutCounts = field(default_factory=RolloutCounts)
+    served: RolloutCounts = field(default_factory=RolloutCounts)
+    replayed: RolloutCounts = field(default_factory=RolloutCounts)
+    refuted: RolloutCounts = field(default_factory=RolloutCounts)
 
 
 @dataclass(frozen=True)
@@ -207,7 +209,8 @@ def _parse_contamination(told: Data) -> ContaminationSummary:
 
 def _read_meter_state(events: Iterable[TimelineEvent]) -> MeterState:
     claimed: dict[str, tuple[int, RolloutCounts]] = {}
-    reports, witnessed = 0, RolloutCounts()
+    reports = 0
+    sums = {source: RolloutCounts() for source in ("served", "replayed", "refuted")}
     for event in events:
         if event.kind != "rollouts":
             continue
@@ -218,8 +221,9 @@ def _read_meter_state(events: Iterable[TimelineEvent]) -> MeterState:
             before = claimed.get(data["reporter"], (0, RolloutCounts()))[1]
             claimed[data["reporter"]] = (data["sequence"], before + new)
         else:
-            witnessed = witnessed + new
-    return MeterState(claimed, reports, witnessed)
+            source = EARLIER_SOURCES.get(data["source"]) or data["source"]
+            sums[source] = sums[source] + new
+    return MeterState(claimed, reports, **sums)
 
 
 def _parse_events(events: Iterable[TimelineEvent], kind: str, form: type[R]) -> list[R]:

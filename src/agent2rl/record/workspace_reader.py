@@ -1,11 +1,11 @@
-"""Read an agent's workspace safely: its code for snapshots, and weights and logs as they appear.
+"""Read an agent's workspace safely: its code for snapshots, and weights, logs and metrics as they appear.
 
 A snapshot has all of `code/`, scripts elsewhere, and the agent's own mounted files. Links are not followed,
 pipes and sockets are not opened, and everything is bounded. Of large or binary files only the hash is kept.
 `.git` folders are left out, because git cannot store them.
 
-The search for weights and logs opens only folders. Folders near the top come first, and the number of names
-per folder and in total is bounded, so a million files cost no more than thousands.
+The search for weights, logs and metrics opens only folders. Folders near the top come first, and the number
+of names per folder and in total is bounded, so a million files cost no more than thousands.
 """
 
 import hashlib
@@ -232,15 +232,17 @@ def _read_content(folder: int, name: str) -> bytes:
         return _format_placeholder(told, os.fstat(file.fileno()).st_size)
 
 
-# Weights and logs, found as they appear.
+# Weights, logs and metrics, found as they appear.
 
 WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
 WATCHED_LOGS = (".log", ".out", ".err", ".txt", "trainer_state.json")
-METRICS = re.compile(r"(log|metric|history).*\.jsonl$", re.IGNORECASE)
+TEXT_METRICS = re.compile(r"(log|metric|history).*\.jsonl$", re.IGNORECASE)
+METRICS = re.compile(r"tfevents\.|\.wandb$|(progress|stats|scalars|curves?|rewards).*\.jsonl$", re.IGNORECASE)
+"""Files that only hold metrics: TensorBoard's, W&B's, and JSON lines that no other rule calls a log."""
 MOST_WATCHED, MOST_IN_FOLDER, MOST_WATCHED_DEPTH = 20_000, 2_000, 10
 LONGEST_PATH = 1000
 
-What = Literal["weights", "log"]
+What = Literal["weights", "log", "metrics"]
 Size = tuple[int, float]
 """Size in bytes and time of the last change."""
 
@@ -312,7 +314,9 @@ def _enters_folder(name: str, path: tuple[str, ...]) -> bool:
 def _classify_file(name: str) -> What | None:
     if name.endswith(WEIGHTS):
         return "weights"
-    return "log" if name.endswith(WATCHED_LOGS) or METRICS.search(name) else None
+    if name.endswith(WATCHED_LOGS) or TEXT_METRICS.search(name):
+        return "log"
+    return "metrics" if METRICS.search(name) else None
 
 
 def _stat_file(entry: "os.DirEntry[str]") -> Size | None:

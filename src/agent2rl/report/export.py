@@ -96,7 +96,7 @@ def build_wide_row(view: RunView) -> Row:
         "usd": usage.usd if usage else None,
     }
     rollouts = result.rollouts if result else None
-    for source in ("claimed", "witnessed"):
+    for source in ("claimed", "witnessed", "served", "replayed", "refuted"):
         counts = getattr(rollouts, source) if rollouts else None
         for name in ("episodes", "steps", "successes"):
             row[f"{source}_{name}"] = getattr(counts, name) if counts else None

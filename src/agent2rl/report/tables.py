@@ -2,7 +2,7 @@
 
 from agent2rl.core.grading_records import ContaminationSummary, EvalScore, Interval, JudgeUsage, Submission
 from agent2rl.core.llm import LlmUsage
-from agent2rl.core.records import RolloutCounts, RunResult
+from agent2rl.core.records import RolloutCounts, Rollouts, RunResult
 from agent2rl.record.reader import RunView
 
 Rows = list[tuple[str, ...]]
@@ -76,10 +76,7 @@ def _build_result_rows(result: RunResult) -> Rows:
     if result.contaminated:
         rows.append(("contaminated", "YES: leaderboards and campaign statistics leave this run out"))
     if result.rollouts:
-        rows.append(
-            ("claimed", f"{describe_rollouts(result.rollouts.claimed)}, in the agent's own processes")
-        )
-        rows.append(("witnessed", f"{describe_rollouts(result.rollouts.witnessed)}, in the served world"))
+        rows += build_rollout_rows(result.rollouts)
     if result.train_judge:
         rows.append(("train judge", describe_judge_use(result.train_judge)))
     if result.usage:
@@ -99,6 +96,19 @@ def _build_result_rows(result: RunResult) -> Rows:
                 f"agent {clock.agent:.1f} s, queue {clock.queue:.1f} s, grading {clock.grading:.1f} s",
             )
         )
+    return rows
+
+
+def build_rollout_rows(rollouts: Rollouts) -> Rows:
+    """Return what was played in the task's world, and how far the harness saw it itself."""
+    rows: Rows = [("claimed", f"{describe_rollouts(rollouts.claimed)}, in the agent's own processes")]
+    if rollouts.replayed.episodes:
+        replayed = describe_rollouts(rollouts.replayed)
+        rows.append(("witnessed", f"{replayed}, replayed by the harness"))
+    if rollouts.refuted.episodes:
+        refuted = describe_rollouts(rollouts.refuted)
+        rows.append(("REFUTED", f"{refuted}, claimed; replays have other results"))
+    rows.append(("witnessed", f"{describe_rollouts(rollouts.served)}, in the served world"))
     return rows
 
 

@@ -389,7 +389,7 @@ class AgentObserver:
 
     def _record_file_changes(self, last: bool = False) -> None:
         for seen in self._files.find_changes(last):
-            self._logs += seen.what == "log"
+            self._logs += seen.what != "weights"
             if seen.what == "weights" or self._logs <= MOST_LOGS:
                 self._recorder.record_event("file", **seen.model_dump())
             elif self._logs == MOST_LOGS + 1:

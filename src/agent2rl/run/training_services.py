@@ -39,6 +39,7 @@ def serve_world(
     world = registry.find_world(task.world)(
         _link_world_data(paths, assets, service.graded.child.proxy_socket)
     )
+    service.meter.replay_in(world, service.record_fault)
     app = openenv.application(world, task.id, service.meter, service.record_fault)
     with serve_on_socket(app, connections=CONNECTIONS, message_bytes=openenv.BODY_BYTES) as socket:
         yield (Door("ENVIRONMENT_URL", socket),)

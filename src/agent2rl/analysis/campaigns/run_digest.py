@@ -52,7 +52,7 @@ class RunSpending(Record):
     """Busy GPUs times seconds, without the time of gradings. None if it was not sampled, or if the GPU driver
     does not report it."""
     environment_steps: int
-    """Steps in the task's environment, witnessed plus claimed."""
+    """Steps in the task's environment, served plus claimed."""
 
 
 class SpendingMeter:
@@ -68,9 +68,7 @@ class SpendingMeter:
         self._unpriced = _CumulativeSum((timeline.seconds_at(_exchange_end(each)), 1) for each in unpriced)
         reported = all(gpu.busy is not None for _, sample in timeline.samples for gpu in sample.gpus)
         self._gpu = _CumulativeSum(_list_gpu_seconds(timeline)) if timeline.samples and reported else None
-        self._steps = _CumulativeSum(
-            (at, new.claimed.steps + new.witnessed.steps) for at, new in timeline.played
-        )
+        self._steps = _CumulativeSum((at, new.played.steps) for at, new in timeline.played)
 
     def measure_at(self, seconds: float) -> RunSpending:
         return RunSpending(
@@ -283,7 +281,7 @@ def _total_spending(record: RecordedRun) -> RunSpending:
         tokens = result.usage.tokens.total
         known |= {"tokens": tokens, "usd": result.usage.usd if tokens else 0.0}
     if result and result.rollouts:
-        known["environment_steps"] = result.rollouts.claimed.steps + result.rollouts.witnessed.steps
+        known["environment_steps"] = result.rollouts.played.steps
     return total.model_copy(update=known)
 
 

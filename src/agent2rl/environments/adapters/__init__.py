@@ -2,6 +2,7 @@
 
     open_world       open the training games of the current run
     count_steps      the same world with every step counted, for programs with their own game loop
+    report_episodes  report the episodes of programs that play the games in other ways
     Gym, Gyms        reset and step, for one episode or for many at once
     rollout          play many episodes with a policy, in batches
     demonstrations   play many episodes with the world's expert
@@ -9,9 +10,9 @@
 `adapters.trl` is for TRL's GRPOTrainer. `adapters.openenv` serves a world over HTTP and WebSocket.
 """
 
-from agent2rl.environments.adapters.episodes import StepsUsedUp, open_world
+from agent2rl.environments.adapters.episodes import EpisodeTrace, StepsUsedUp, open_world
 from agent2rl.environments.adapters.gym import Gym, Gyms
-from agent2rl.environments.adapters.rollout_reports import count_steps
+from agent2rl.environments.adapters.rollout_reports import count_steps, report_episodes
 from agent2rl.environments.adapters.rollouts import (
     EpisodeConversation,
     PlayedEpisode,
@@ -22,6 +23,7 @@ from agent2rl.environments.adapters.rollouts import (
 
 __all__ = [
     "EpisodeConversation",
+    "EpisodeTrace",
     "Gym",
     "Gyms",
     "PlayedEpisode",
@@ -30,5 +32,6 @@ __all__ = [
     "count_steps",
     "demonstrations",
     "open_world",
+    "report_episodes",
     "rollout",
 ]

@@ -211,4 +211,10 @@ GAMES = "games"
 def open_world(data: Path) -> World:
     find = make_game_finder(data / GAMES)
     games = read_training_examples(data / "train.jsonl")
-    return World(games, environment=lambda: AlfworldEnvironment(find), expert=AlfworldExpert, tools=TOOLS)
+    return World(
+        games,
+        environment=lambda: AlfworldEnvironment(find),
+        expert=AlfworldExpert,
+        tools=TOOLS,
+        replayable=True,
+    )
