@@ -40,4 +40,4 @@ def _write_games(place: Path) -> None:
         write_game(place, home.id, home.data)
 
 
-TASK: Task = replace(MINI, id="short-alfworld", load=load_splits)
+TASK: Task = replace(MINI, id="short-alfworld", load=load_splits, default_expert="full")
