@@ -214,7 +214,7 @@ def test_an_agent_plays_evaluates_and_submits_in_a_whole_run(bench: RunLauncher,
 
 
 def test_a_run_without_expert_hides_it(bench: RunLauncher) -> None:
-    task = ("--task", "tests.helpers.short_webshop:MINI_TASK", "--no-expert")
+    task = ("--task", "tests.helpers.short_webshop:MINI_TASK", "--expert", "none")
     done = bench.run(AGENT, *OPTIONS, *task, PYTHONPATH=str(ROOT))
     assert done.code == 0, done.errors + done.log + done.result.reason
     assert (done.said["expert"], done.said["answer"], done.said["same"]) == (False, "", [True, True])
