@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from agent2rl.core.errors import Agent2RLError, Refusal
-from agent2rl.core.records import Budget
+from agent2rl.core.records import Budget, ExpertHelp, RunSpec
 from agent2rl.environments.adapters import StepsUsedUp
 from agent2rl.grading.rollout_meter import Forged, OutOfOrder, RolloutReport
 from agent2rl.run.training_services import render_world_instructions
@@ -175,12 +175,34 @@ def test_a_lost_answer_makes_nothing_count_twice(tmp_path: Path) -> None:
 
 def test_the_example_that_an_agent_reads_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DATA_PATH", str(write_alfworld_data(tmp_path / "data", 2)))
-    budget = Budget(wall_seconds=60)
-    told = render_world_instructions(replace(MINI, world="alfworld"), budget)
+    spec = RunSpec(
+        task="alfworld-mini", agent="nop", model="abacus", engine="scripted", budget=Budget(wall_seconds=60)
+    )
+    told = render_world_instructions(replace(MINI, world="alfworld"), spec)
     namespace: dict[str, Any] = {}
     exec(told.split("```python")[1].split("```")[0], namespace)
-    assert len(namespace["episodes"]) == len(namespace["shown"]) == 8
-    assert render_world_instructions(MINI, budget) == ""
+    assert len(namespace["episodes"]) == 8
+    assert render_world_instructions(MINI, spec) == ""
+
+
+@pytest.mark.parametrize(
+    ("level", "said"),
+    [
+        ("full", "an expert plays any training game"),
+        (1500, "data/demonstrations.jsonl` has 1,500 training games"),
+        ("none", "There is no expert and there are no demonstrations."),
+    ],
+)
+def test_the_instructions_say_how_much_help_there_is(level: ExpertHelp, said: str) -> None:
+    spec = RunSpec(
+        task="alfworld-mini",
+        agent="nop",
+        model="abacus",
+        engine="scripted",
+        budget=Budget(wall_seconds=60),
+        expert=level,
+    )
+    assert said in render_world_instructions(replace(MINI, world="alfworld"), spec)
 
 
 HOUSE = """

@@ -48,4 +48,5 @@ TASK: Task = replace(
     id="short-alfworld",
     load=load_splits,
     evaluator=replace(MINI.evaluator, sampling=Sampling(max_tokens=8, stop=("\n",))),
+    default_expert="full",
 )

@@ -39,4 +39,5 @@ TASK: Task = replace(
     id="short-deepsearchqa",
     load=load_splits,
     evaluator=replace(MINI.evaluator, sampling=Sampling(max_tokens=24)),
+    default_expert="full",
 )

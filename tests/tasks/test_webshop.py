@@ -213,7 +213,7 @@ def test_an_agent_plays_evaluates_and_submits_in_a_whole_run(bench: RunLauncher,
 
 
 def test_a_run_without_expert_hides_it(bench: RunLauncher) -> None:
-    task = ("--task", "tests.helpers.short_webshop:MINI_TASK", "--no-expert")
+    task = ("--task", "tests.helpers.short_webshop:MINI_TASK", "--expert", "none")
     engine = ("--engine", "scripted:tests.helpers.short_gsm8k:open_constant_model")
     done = bench.run(AGENT, *OPTIONS, *task, *engine, PYTHONPATH=str(ROOT))
     assert done.code == 0, done.errors + done.log + done.result.reason

@@ -52,7 +52,7 @@ def test_scoring_buys_what_training_never_buys() -> None:
     parts = [
         {read_goal(one).asin for one in part} for part in (SPLITS.train, SPLITS.feedback, SPLITS.heldout)
     ]
-    assert [len(part) for part in (SPLITS.feedback, SPLITS.heldout)] == [120, 120]
+    assert [len(part) for part in (SPLITS.feedback, SPLITS.heldout)] == [400, 400]
     assert len(SPLITS.train) == 480
     assert not parts[0] & parts[1]
     assert not parts[0] & parts[2]

@@ -5,7 +5,7 @@ Records are frozen and reject unknown keys. Scores are percentages; an unknown n
 
 from typing import Annotated, Literal, Self
 
-from pydantic import AliasChoices, Field, JsonValue
+from pydantic import AliasChoices, BeforeValidator, Field, JsonValue
 
 from agent2rl.core.grading_records import (
     ContaminationSummary,
@@ -21,6 +21,18 @@ from agent2rl.core.record import Record as Record
 
 Mode = Literal["free", "sft-only", "rl-only", "multi"]
 ScoringProtocol = Literal["heldout", "paper"]
+
+
+def _translate_expert_flag(value: object) -> object:
+    """Translate the specifications of earlier versions, which record whether there is an expert."""
+    return {True: "full", False: "none"}[value] if isinstance(value, bool) else value
+
+
+ExpertHelp = Annotated[
+    Literal["full", "none"] | Annotated[int, Field(ge=1)], BeforeValidator(_translate_expert_flag)
+]
+"""How much expert help the agent of an interactive task gets. `full`: an expert that plays any training game.
+A number: so many of its games as files, and no expert. `none`: neither."""
 Ending = Literal[
     "completed",  # the agent exited normally
     "deadline",  # the budget's wall time ran out
@@ -124,8 +136,8 @@ class RunSpec(Record):
     """Another judge model, which the agent may query while it trains."""
     train_judge_questions: Annotated[int, Field(ge=1)] = 10_000
     """How many questions the agent may put to `train_judge`."""
-    expert: bool = True
-    """Whether the agent of an interactive task gets expert demonstrations."""
+    expert: ExpertHelp = "full"
+    """Runs with different expert help are never ranked together. Always `full` if the task has no expert."""
     data_dir: str | None = None
     """Directory of the task's official files; None: the task's own source."""
     instructions_version: int | None = None

@@ -15,7 +15,7 @@ from pydantic import JsonValue
 from agent2rl.core.engine import Chat, Engine
 from agent2rl.core.errors import GradingError
 from agent2rl.core.grading_records import EvalResult, EvalSettings, ExampleResult, WinRates
-from agent2rl.core.records import PromptTemplates
+from agent2rl.core.records import ExpertHelp, PromptTemplates
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,9 @@ class Task:
     published: PublishedPreferences | None = None
     """The preferences of the benchmark's own judge, if there are any."""
     withhold: Callable[[Splits], Splits] | None = None
-    """Removes expert demonstrations from the training data; None if there are none."""
+    """Removes expert demonstrations from the training data; None if the task has no expert."""
+    default_expert: ExpertHelp = "full"
+    """The expert help of a run unless the user chooses another level."""
     exposes: Mapping[str, Path] = field(default_factory=dict)
     """Further files for the agent: name in the workspace → file."""
     code: tuple[Path, ...] = ()

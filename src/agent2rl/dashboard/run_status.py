@@ -215,6 +215,8 @@ class RunRow(Record, allow_inf_nan=False):
     model: str
     mode: Mode
     protocol: ScoringProtocol
+    expert: str = "full"
+    """The level of expert help."""
     seed: int
     state: State
     ending: Ending | None
@@ -246,6 +248,7 @@ def build_row_from_digest(digest: RunDigest, level: int | None, changed: float) 
         model=digest.model[:NAMES],
         mode=digest.mode,
         protocol=digest.protocol,
+        expert=str(digest.expert),
         seed=digest.seed,
         state=digest.state,
         ending=digest.ending,
@@ -284,6 +287,7 @@ def build_row_from_view(view: RunView, level: int | None, changed: float) -> Run
         model=spec.model[:NAMES],
         mode=spec.mode,
         protocol=spec.protocol,
+        expert=str(spec.expert),
         seed=spec.seed,
         state=view.state,
         ending=result.ending if result else None,

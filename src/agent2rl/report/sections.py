@@ -46,7 +46,7 @@ def build_setup_rows(data: ReportData) -> Rows:
         "search": spec.search,
         "judge": spec.judge,
         "training judge": spec.train_judge,
-        "expert": None if spec.expert else "withheld",
+        "expert": None if spec.expert == "full" else tables.describe_expert_help(spec.expert),
     }
     if versions := data.view.instructions_versions:
         rows.append(("instructions", f"version {', then '.join(map(str, versions))}"))

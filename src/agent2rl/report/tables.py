@@ -2,7 +2,7 @@
 
 from agent2rl.core.grading_records import ContaminationSummary, EvalScore, Interval, JudgeUsage, Submission
 from agent2rl.core.llm import LlmUsage
-from agent2rl.core.records import RolloutCounts, Rollouts, RunResult
+from agent2rl.core.records import ExpertHelp, RolloutCounts, Rollouts, RunResult
 from agent2rl.record.reader import RunView
 
 Rows = list[tuple[str, ...]]
@@ -33,8 +33,8 @@ def build_headline_rows(view: RunView) -> Rows:
         rows.append(("search", spec.search + recorded))
     if spec.judge:
         rows.append(("judge", spec.judge))
-    if not spec.expert:
-        rows.append(("expert", "withheld"))
+    if spec.expert != "full":
+        rows.append(("expert", describe_expert_help(spec.expert)))
     if view.baseline:
         rows.append(("baseline", format_score(view.baseline)))
     if view.result:
@@ -45,6 +45,12 @@ def build_headline_rows(view: RunView) -> Rows:
         rows.append(("record", f"INTEGRITY CHECK FAILED: {view.chain.fault}"))
     rows += [("note", note) for note in view.notes]
     return rows
+
+
+def describe_expert_help(level: ExpertHelp) -> str:
+    if level == "full":
+        return "plays any training game"
+    return "none" if level == "none" else f"{level:,} demonstrations"
 
 
 def _build_result_rows(result: RunResult) -> Rows:

@@ -39,7 +39,9 @@ from agent2rl.grading.grading_child import EvaluatorFolder, SplitFile
 from agent2rl.grading.worker import ExampleRow
 from agent2rl.record.files import sha256_file, sha256_text
 from agent2rl.run.directory_cache import build_once, store_by_content, write_if_changed
+from agent2rl.run.expert_help import apply_expert_help
 from agent2rl.run.machine import read_free_disk_bytes
+from agent2rl.training.demonstrations import format_demonstrations
 
 # Models of the Hugging Face hub, pinned to a commit: org/name, or org/name@revision.
 
@@ -252,6 +254,8 @@ class Assets:
     records: tuple[Asset, ...]
     whole: Sequence[Example]
     """The training examples with what is withheld of them."""
+    demonstrations: str
+    """The file of demonstrations; empty if the run has none."""
     beside: Mapping[str, EvaluatorFolder]
     """What grading children see beside the examples, by name."""
 
@@ -265,25 +269,21 @@ def load_assets(spec: RunSpec, task: Task, cache: Path, tell: ProgressCallback =
         if not examples:
             raise UserError(f"The task {task.id!r} has no {name} examples.")
     whole = loaded.train
-    if not spec.expert:
-        loaded = get_expert_remover(task)(loaded)
+    helped = apply_expert_help(task, loaded, spec.expert)
+    loaded, demonstrations = helped.splits, format_demonstrations(helped.demonstrations)
     splits = _write_splits(spec.protocol, loaded, cache / "tasks" / task.id)
     records = [Asset(name="model", source=model, sha256=base.manifest.sha256)]
     source = spec.data_dir or task.id
     train_sha256 = sha256_text(_format_examples(loaded.train))
     records.append(Asset(name="train", source=source, sha256=train_sha256))
+    if demonstrations:
+        records.append(Asset(name="demonstrations", source=source, sha256=sha256_text(demonstrations)))
     beside = prepare_beside_folders(loaded, cache / "tasks" / task.id)
     records += [Asset(name=name, source=source, sha256=file.sha256) for name, file in splits.items()]
     records += [
         Asset(name=f"beside {name}", source=source, sha256=folder.sha256) for name, folder in beside.items()
     ]
-    return Assets(base, loaded.train, loaded.folders, splits, tuple(records), whole, beside)
-
-
-def get_expert_remover(task: Task) -> Callable[[Splits], Splits]:
-    if task.withhold is None:
-        raise UserError(f"The task {task.id!r} has no expert.", "Leave out --no-expert.")
-    return task.withhold
+    return Assets(base, loaded.train, loaded.folders, splits, tuple(records), whole, demonstrations, beside)
 
 
 def pin_model_name(name: str) -> str:

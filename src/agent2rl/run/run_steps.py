@@ -297,7 +297,7 @@ def make_agent_enclosure(
 def _list_hidden_paths(spec: RunSpec) -> tuple[Path, ...]:
     """Return parts of this package that the agent must not read: evaluation data and a withheld expert."""
     package = Path(agent2rl.__file__).parent
-    experts = () if spec.expert else package.glob("environments/*/expert")
+    experts = () if spec.expert == "full" else package.glob("environments/*/expert")
     return (package / "tasks", *experts)
 
 

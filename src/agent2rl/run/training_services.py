@@ -9,7 +9,7 @@ from string import Template
 from agent2rl import registry
 from agent2rl.core.agent import Brief
 from agent2rl.core.grading_records import JudgeUsage
-from agent2rl.core.records import Budget, RunSpec
+from agent2rl.core.records import ExpertHelp, RunSpec
 from agent2rl.core.sandbox import Door
 from agent2rl.core.task import Task
 from agent2rl.environments.adapters import openenv
@@ -22,10 +22,19 @@ from agent2rl.record.recorder import Recorder
 from agent2rl.run import judges
 from agent2rl.run.assets import Assets
 from agent2rl.run.settings import Settings
+from agent2rl.training.demonstrations import DEMONSTRATIONS_FILE
 
 # The task's world: the server for the agent and its section of the instructions.
 
 CONNECTIONS = openenv.MAX_SESSIONS + 64
+EXPERT = """\
+If `world.expert` is not None, an expert plays any training game:
+`agent2rl.environments.adapters.demonstrations(8, world=world)` returns episodes like those of `rollout`."""
+DEMONSTRATIONS = """\
+`data/{file}` has {count:,} training games that an expert won, one JSON object a line: `game`, `kind`,
+`won` and `turns`, a list of `observation` and `action`. There are no others: this run has no expert.
+`agent2rl.training.demonstrations.read_demonstrations` reads the file, and
+`agent2rl.training.rollouts.encode_demonstrations` turns its games into training sequences."""
 
 
 @contextmanager
@@ -67,16 +76,24 @@ def add_rollout_key(task: Task, brief: Brief, service: GradingService) -> Brief:
     return replace(brief, environment={**brief.environment, "ROLLOUT_KEY": service.meter.key})
 
 
-def render_world_instructions(task: Task, budget: Budget) -> str:
+def render_world_instructions(task: Task, spec: RunSpec) -> str:
     """Return the section about the world, or an empty string if the task has none."""
     if task.world is None:
         return ""
-    max_steps = budget.environment_steps
+    max_steps = spec.budget.environment_steps
     limit = "as many steps as you like"
     if max_steps is not None:
         limit = f"at most {max_steps} steps in total, in your own processes and on the server"
     text = Path(__file__).with_name("world.md").read_text(encoding="utf-8")
-    return "\n" + Template(text).substitute(limit=limit)
+    return "\n" + Template(text).substitute(limit=limit, expert=_describe_expert(spec.expert))
+
+
+def _describe_expert(level: ExpertHelp) -> str:
+    if level == "none":
+        return "There is no expert and there are no demonstrations."
+    if level == "full":
+        return EXPERT
+    return DEMONSTRATIONS.format(count=level, file=DEMONSTRATIONS_FILE)
 
 
 # The training judge, if the user offers one: its server and its section of the instructions.

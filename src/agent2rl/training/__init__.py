@@ -11,7 +11,8 @@
     grpo(model, tokenizer, questions, reward, GrpoSettings(seconds=60), TrainingProgress("grpo"))
     models.save(model, tokenizer, Path("output/v1"))                             # ready to be submitted
 
-For interactive tasks, `rollouts.demonstrations` plays an expert's games for `sft.imitate`, and
+For interactive tasks, `rollouts.demonstrations` plays an expert's games for `sft.imitate`,
+`rollouts.encode_demonstrations` uses those in a file (`demonstrations.read_demonstrations`), and
 `rollouts.grpo_in_world` learns from the model's own games. `rollouts.Arena` defines the prompts.
 
 A prompt is the text that the model reads: `prompts.render` makes it as the grader does. One device, one

@@ -13,7 +13,7 @@ environment ends it, or when the conversation outgrows the model's context.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, cast
 
@@ -25,6 +25,7 @@ from agent2rl.core.environment import Environment, EnvironmentStep, ExpertPolicy
 from agent2rl.core.errors import UserError
 from agent2rl.core.task import Example
 from agent2rl.engines.prompts import PromptEncoder
+from agent2rl.training.demonstrations import Demonstration
 from agent2rl.training.grpo import GrpoResult, GrpoRollout, GrpoSettings, RolloutJob, improve
 from agent2rl.training.optimizer import TrainingSchedule
 from agent2rl.training.policy import TrainingSequence, build_sequences
@@ -66,9 +67,7 @@ def demonstrations(
     games: Sequence[Example],
 ) -> Iterator[tuple[TrainingSequence, ...]]:
     """Yield the training sequences of each game that the expert wins, as the games are played."""
-    context = getattr(model.config.get_text_config(), "max_position_embeddings", None) or 1 << 30
-    vocabulary = cast(Tensor, model.get_input_embeddings().weight).shape[0]
-    reader = PromptEncoder(tokenizer, vocabulary, context)
+    reader = _make_reader(model, tokenizer)
     environment = arena.world()
     try:
         for game in games:
@@ -77,6 +76,39 @@ def demonstrations(
     finally:
         environment.close()
         reader.close()
+
+
+def encode_demonstrations(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    arena: Arena,
+    shown: Iterable[Demonstration],
+) -> Iterator[tuple[TrainingSequence, ...]]:
+    """Yield the training sequences of each demonstration, the same as those of the expert's own game."""
+    reader = _make_reader(model, tokenizer)
+    try:
+        for demonstration in shown:
+            if chat := _make_demonstration_chat(demonstration, arena, reader.templated):
+                yield _encode_game(reader, chat, _require_end_token(tokenizer))
+    finally:
+        reader.close()
+
+
+def _make_demonstration_chat(demonstration: Demonstration, arena: Arena, as_chat: bool) -> Chat:
+    chat: Chat = ()
+    for turn in demonstration.turns:
+        if chat:
+            messages = arena.telling.build_next_message(turn.observation, as_chat)
+        else:
+            messages = arena.telling.build_first_message(turn.observation, as_chat, demonstration.kind)
+        chat = (*chat, *messages, ChatMessage("assistant", turn.action))
+    return chat
+
+
+def _make_reader(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> PromptEncoder:
+    context = getattr(model.config.get_text_config(), "max_position_embeddings", None) or 1 << 30
+    vocabulary = cast(Tensor, model.get_input_embeddings().weight).shape[0]
+    return PromptEncoder(tokenizer, vocabulary, context)
 
 
 def _play_expert_game(

@@ -31,7 +31,7 @@ from agent2rl.analysis.timeline import AgentTimeline
 from agent2rl.core.grading_records import Interval, Split, Submission
 from agent2rl.core.llm import LlmExchange
 from agent2rl.core.record import Record
-from agent2rl.core.records import Ending, Mode, RunResult, ScoringProtocol
+from agent2rl.core.records import Ending, ExpertHelp, Mode, RunResult, ScoringProtocol
 from agent2rl.record.reader import State
 
 # Spending over time, in seconds since the agent's start.
@@ -134,6 +134,7 @@ class RunDigest(Record):
     model: str
     mode: Mode
     protocol: ScoringProtocol
+    expert: ExpertHelp = "full"
     seed: int
     budget_seconds: float
     state: State
@@ -164,6 +165,11 @@ class RunDigest(Record):
     """Hash of these ids. Runs with the same hash can be paired by example."""
     contaminated: bool | None
     """Whether evaluation data was found in its workspace; None if it was not searched."""
+
+    @cached_property
+    def task_setting(self) -> str:
+        """The task and its expert help. All statistics treat different levels of help as different tasks."""
+        return self.task if self.expert == "full" else f"{self.task} (expert {self.expert})"
 
     @cached_property
     def points(self) -> NDArray[np.float64]:
@@ -214,6 +220,7 @@ def digest_run(record: RecordedRun, findings: Findings) -> RunDigest:
         model=spec.model,
         mode=spec.mode,
         protocol=spec.protocol,
+        expert=spec.expert,
         seed=spec.seed,
         budget_seconds=spec.budget.wall_seconds,
         state=view.state,

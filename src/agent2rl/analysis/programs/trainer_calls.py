@@ -366,7 +366,12 @@ def _interpret_own_recipe(machine: AbstractInterpreter, call: LibraryCall) -> Ab
             | "agent2rl.training.sampling.Sampler.sample"
         ):
             return make_open_list(make_open_list(AbstractValue(frozenset({machine.record_mark(m.SAID)}))))
-        case "agent2rl.training.rollouts.demonstrations" | "agent2rl.training.demonstrations.demonstrations":
+        case (
+            "agent2rl.training.rollouts.demonstrations"
+            | "agent2rl.training.rollouts.encode_demonstrations"
+            | "agent2rl.training.demonstrations.read_demonstrations"
+            | "agent2rl.training.demonstrations.demonstrations"
+        ):
             return make_open_list(AbstractValue(frozenset({m.EXPERT})))
         case "agent2rl.training.models.load":
             model = model_calls.load_model(machine, given)

@@ -10,7 +10,7 @@ import logging
 import os
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 # Opening the world of the current run: a file in the data directory names it.
 
 WORLD_FILE = "world.json"
-"""{"world": "module:ATTRIBUTE"}, in the data directory."""
+"""{"world": "module:ATTRIBUTE"}, in the data directory. With `"expert": false`, the world has no expert."""
 
 
 def open_world(data: Path | None = None) -> World:
@@ -33,15 +33,16 @@ def open_world(data: Path | None = None) -> World:
             raise UserError("DATA_PATH is not set: not inside a run.", "Pass the data directory.")
         data = Path(os.environ["DATA_PATH"])
     try:
-        address = str(json.loads((data / WORLD_FILE).read_text(encoding="utf-8"))["world"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        card = json.loads((data / WORLD_FILE).read_text(encoding="utf-8"))
+        address, has_expert = str(card["world"]), bool(card.get("expert", True))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
             f"Cannot read the training world in {data}: {type(error).__name__}: {error}.",
             f"Pass a data directory with a {WORLD_FILE}.",
         ) from error
     module, _, attribute = address.partition(":")
     open_data: OpenWorld = getattr(importlib.import_module(module), attribute)
-    world = open_data(data)
+    world = open_data(data) if has_expert else replace(open_data(data), expert=None)
     logger.debug("Opened %s with %d training games from %s", address, len(world.games), data)
     return world
 

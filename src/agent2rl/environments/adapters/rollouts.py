@@ -115,7 +115,10 @@ def demonstrations(
     world = world or open_world()
     make_expert = world.expert
     if make_expert is None:
-        raise UserError("This world has no expert.", "Use rollout() with a policy of your own instead.")
+        raise UserError(
+            "This world has no expert.",
+            "Read data/demonstrations.jsonl if there is one, or use rollout() with a policy of your own.",
+        )
     experts: dict[int, ExpertPolicy] = {}
 
     def policy(conversations: Sequence[EpisodeConversation]) -> list[str]:
