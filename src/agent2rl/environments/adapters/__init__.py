@@ -4,19 +4,20 @@
     count_steps      the same world with every step counted, for programs with their own game loop
     Gym, Gyms        reset and step, for one episode or for many at once
     rollout          play many episodes with a policy, in batches
-    demonstrations   play many episodes with the world's expert
+    play_expert_episodes   play many episodes with the world's expert (formerly `demonstrations`)
 
 `adapters.trl` is for TRL's GRPOTrainer. `adapters.openenv` serves a world over HTTP and WebSocket.
 """
 
 from agent2rl.environments.adapters.episodes import StepsUsedUp, open_world
 from agent2rl.environments.adapters.gym import Gym, Gyms
-from agent2rl.environments.adapters.rollout_reports import count_steps
+from agent2rl.environments.adapters.rollout_reports import count_steps, open_training_environment
 from agent2rl.environments.adapters.rollouts import (
     EpisodeConversation,
     PlayedEpisode,
     Policy,
     demonstrations,
+    play_expert_episodes,
     rollout,
 )
 
@@ -29,6 +30,8 @@ __all__ = [
     "StepsUsedUp",
     "count_steps",
     "demonstrations",
+    "open_training_environment",
     "open_world",
+    "play_expert_episodes",
     "rollout",
 ]

@@ -22,11 +22,13 @@ import time
 import weakref
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from agent2rl.core.environment import World
-from agent2rl.environments.adapters.episodes import EpisodeSlot, StepsUsedUp
+from agent2rl.environments.adapters.episodes import EpisodeSlot, StepsUsedUp, open_world
 
 FIRST_SECONDS, REPORT_SECONDS, ANSWER_SECONDS = 0.2, 2.0, 5.0
 COUNT_NAMES = ("episodes", "steps", "successes")
@@ -197,3 +199,13 @@ os.register_at_fork(after_in_child=ROLLOUT_REPORTER.reset_after_fork)
 def count_steps(world: World) -> World:
     """Return the same world with every step counted, for programs with their own game loop."""
     return replace(world, environment=lambda: ROLLOUT_REPORTER.open_slot(world))
+
+
+def open_training_environment() -> EpisodeSlot:
+    """Return a new environment that plays the run's training games, with every step counted."""
+    return ROLLOUT_REPORTER.open_slot(_open_world_once(os.environ.get("DATA_PATH")))
+
+
+@lru_cache(maxsize=1)
+def _open_world_once(data: str | None) -> World:
+    return open_world(Path(data) if data else None)
