@@ -28,7 +28,7 @@ from agent2rl.training.grpo import GrpoSettings, grpo
 from agent2rl.training.optimizer import TrainingSchedule
 from agent2rl.training.policy import TrainingSequence
 from agent2rl.training.progress import TrainingProgress
-from agent2rl.training.rollouts import Arena, demonstrations, grpo_in_world
+from agent2rl.training.rollouts import Arena, encode_expert_games, grpo_in_world
 from agent2rl.training.sampling import PolicySampler, SampleSettings, sample
 from agent2rl.training.sft import SftSettings, imitate, sft
 
@@ -248,7 +248,7 @@ class WorldSubject:
         games = self._sample_games(len(self.world.games), now.seed)
         rows: list[TrainingSequence] = []
         with suppress(StepsUsedUp):  # train on the games collected so far
-            for sequences in demonstrations(
+            for sequences in encode_expert_games(
                 learner.model, learner.tokenizer, self.arena, self.world.expert, games
             ):
                 rows += sequences
