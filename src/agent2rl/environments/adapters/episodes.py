@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
-from agent2rl.core.environment import EnvironmentStep, OpenWorld, World
+from agent2rl.core.environment import Environment, EnvironmentStep, OpenWorld, World
 from agent2rl.core.errors import Agent2RLError, UserError
 from agent2rl.core.task import Example
 
@@ -106,12 +106,12 @@ class StepCounter(Protocol):
 
 
 class EpisodeSlot:
-    """Play one episode at a time in a world, counting every step."""
+    """Play one episode at a time in an environment, counting every step."""
 
     __slots__ = ("__weakref__", "_counter", "_environment", "game", "over", "reward", "steps", "won")
 
-    def __init__(self, world: World, counter: StepCounter) -> None:
-        self._environment = world.environment()
+    def __init__(self, environment: Environment, counter: StepCounter) -> None:
+        self._environment = environment
         self._counter = counter
         self.game: Example | None = None
         self.steps = 0

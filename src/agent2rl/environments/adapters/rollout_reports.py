@@ -28,6 +28,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from agent2rl.core.environment import World
+from agent2rl.environments.adapters.client import ServedWorld
 from agent2rl.environments.adapters.episodes import EpisodeSlot, StepsUsedUp, open_world
 
 FIRST_SECONDS, REPORT_SECONDS, ANSWER_SECONDS = 0.2, 2.0, 5.0
@@ -64,6 +65,19 @@ class SlotCounter:
             self.successes += 1
 
 
+class UncountedSteps:
+    """Counts nothing: the harness counts the steps of the world that it serves, and enforces the budget."""
+
+    def begin(self) -> None:
+        pass
+
+    def allow(self) -> None:
+        pass
+
+    def stepped(self, won: bool) -> None:
+        pass
+
+
 class RolloutReporter:
     """Collect the counts of all slots of this process, and report them."""
 
@@ -87,9 +101,12 @@ class RolloutReporter:
         self._count_lock = threading.Lock()
 
     def open_slot(self, world: World) -> EpisodeSlot:
-        """Return a new slot whose episodes and steps are counted here."""
+        """Return a new slot whose episodes and steps are counted here, unless the harness counts them."""
+        environment = world.environment()
+        if isinstance(environment, ServedWorld):
+            return EpisodeSlot(environment, UncountedSteps())
         counter = SlotCounter(self)
-        slot = EpisodeSlot(world, counter)
+        slot = EpisodeSlot(environment, counter)
         with self._count_lock:
             self._slots.append((weakref.ref(slot), counter))
         return slot
