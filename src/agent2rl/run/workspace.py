@@ -35,10 +35,10 @@ from agent2rl.run.assets import Assets, is_directory
 
 # Prompts: the first one is the same for all agents; the others continue or resume a run.
 
-INSTRUCTIONS_VERSION = 3
+INSTRUCTIONS_VERSION = 4
 """Version of the prompt files. Increase it when a change of rules or wording may change how agents behave.
 spec.json records the version that the run began with, and the ledger the version at each start of the agent.
-A ledger without it is from version 1."""
+A ledger without it is from version 1. docs/run-directory.md says what changed."""
 SKILL = "SKILL.md"
 POINTERS = ("AGENTS.md", "CLAUDE.md", "GEMINI.md")
 REPORTS = "reports"
