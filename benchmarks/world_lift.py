@@ -45,12 +45,13 @@ from agent2rl.run.expert_help import record_demonstrations
 from agent2rl.run.training_data import open_training_world
 from agent2rl.tasks import alfworld
 from agent2rl.training import models
+from agent2rl.training.conversations import encode_demonstrations
 from agent2rl.training.demonstrations import Demonstration
 from agent2rl.training.grpo import GrpoSettings
 from agent2rl.training.optimizer import TrainingSchedule
 from agent2rl.training.policy import TrainingSequence
 from agent2rl.training.progress import TrainingProgress
-from agent2rl.training.rollouts import Arena, demonstrations, encode_demonstrations, grpo_in_world
+from agent2rl.training.rollouts import Arena, encode_expert_games, grpo_in_world
 from agent2rl.training.sft import SftSettings, imitate
 
 SHIPPED = Path(__file__).parents[1] / "src/agent2rl/models/seedling/files"
@@ -83,10 +84,13 @@ class Subject:
 
     def shown(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, count: int
-    ) -> list[tuple[TrainingSequence, ...]]:
+    ) -> tuple[int, list[TrainingSequence]]:
+        """Return the number of the expert's games, and their training sequences."""
         if self._filed:
-            return list(encode_demonstrations(model, tokenizer, self.arena, self._filed))
-        return list(demonstrations(model, tokenizer, self.arena, self._expert, self.games[:count]))
+            rows = encode_demonstrations(model, tokenizer, self.arena.telling, self._filed)
+            return len(self._filed), rows
+        played = list(encode_expert_games(model, tokenizer, self.arena, self._expert, self.games[:count]))
+        return len(played), [row for sequences in played for row in sequences]
 
     def score(self, directory: Path) -> Scores:
         found: Scores = {}
@@ -145,11 +149,10 @@ def stages(subject: Subject, chosen: argparse.Namespace, seed: int) -> Iterator[
         return stage, scores
 
     if chosen.sft_epochs:
-        shown = subject.shown(model, tokenizer, chosen.sft_games)
-        rows = [row for found in shown for row in found]
+        games, rows = subject.shown(model, tokenizer, chosen.sft_games)
         supervised = SftSettings(chosen.sft_rate, chosen.sft_epochs, chosen.sft_batch, seed=seed)
         result = imitate(model, rows, supervised, TrainingProgress("sft", chosen.log))
-        yield graded("sft", games=len(shown), steps=result.steps, loss=round(result.loss, 3))
+        yield graded("sft", games=games, steps=result.steps, loss=round(result.loss, 3))
     if chosen.grpo_steps:
         online = GrpoSettings(
             chosen.grpo_rate,

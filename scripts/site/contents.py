@@ -106,6 +106,7 @@ def grading_api() -> str:
         api.BestSubmission,
         grading_records.Interval,
         api.TimeAnswer,
+        api.EnvironmentSteps,
     ]
     told += [RolloutsReport, api.RolloutsAnswer, api.HealthAnswer, api.ProblemDetails]
     return "\n\n".join(["## Calls", *calls, "## Records", *map(classes.record, told)])

@@ -16,6 +16,7 @@ from agent2rl.core.environment import World
 from agent2rl.core.errors import UserError
 from agent2rl.core.task import Example
 from agent2rl.training import grpo, models, optimizer, rollouts
+from agent2rl.training.conversations import encode_demonstrations
 from agent2rl.training.demonstrations import (
     DEMONSTRATIONS_FILE,
     Demonstration,
@@ -101,11 +102,11 @@ def test_a_run_with_demonstrations_trains_on_their_file(job: train.RecipeJob, ga
     assert alone.world.expert is None
     assert alone.stages(["sft", "grpo"]) == ["sft", "grpo"]
     assert alone.shown == shown
-    played = rollouts.demonstrations(
+    played = rollouts.encode_expert_games(
         learner.model, learner.tokenizer, games.arena, StairsExpert, games.world.games
     )
-    read = rollouts.encode_demonstrations(learner.model, learner.tokenizer, alone.arena, alone.shown)
-    assert list(read) == list(played)
+    read = encode_demonstrations(learner.model, learner.tokenizer, alone.arena.telling, alone.shown)
+    assert read == [sequence for sequences in played for sequence in sequences]
     assert alone.sft(now(job, "sft", 2.0), learner)
 
 

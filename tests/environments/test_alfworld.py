@@ -422,3 +422,8 @@ def test_thoughts_cost_a_step_and_change_nothing() -> None:
     assert world.step("dance") == EnvironmentStep(NOTHING, 0.0, done=True, won=False, cut=True)
     world.reset(three)
     assert not world.step("look").done
+
+
+def test_an_example_without_its_game_says_how_training_games_are_played() -> None:
+    with pytest.raises(UserError, match=r"has no game.*open_world\(\).environment"):
+        AlfworldEnvironment().reset(Example("mine/trial_1", "", ""))

@@ -264,7 +264,8 @@ with connect(os.environ["ENVIRONMENT_URL"].replace("http", "ws", 1) + "/ws") as 
         refused = ask("step", text="look")["data"]
         say(same=same, bad=bad, left=left, stopped=stopped, error=str(error), refused=refused["code"])
 told = (WORKSPACE / "instructions.md").read_text()
-say(told="at most 40 steps" in told, after=call("GET", "/time")["environment_steps_left"])
+clock = call("GET", "/time")
+say(told="at most 40 steps" in told, after=clock["environment_steps_left"], steps=clock["environment_steps"])
 """
 )
 
@@ -298,4 +299,8 @@ def test_a_run_counts_what_is_played_inside_and_at_the_door_and_ends_it_when_it_
     assert f"{played.claimed.steps} steps, 0 won, in the agent's own processes" in shown.stdout
     assert "1 episode, 4 steps, 0 won, in the served world" in shown.stdout
     assert f"{played.replayed.steps} steps, 0 won, replayed by the harness" in shown.stdout
+    total = played.claimed.steps + 4
+    steps = {"played": total, "served": 4, "claimed": played.claimed.steps, "left": 0}
+    assert run.said["steps"] == steps
+    assert f"{total} played, 0 left of 40" in shown.stdout
     assert bench.cli("verify", run.result.run_id).returncode == 0

@@ -64,7 +64,7 @@ def test_the_rules_say_what_happens_in_each_case_and_the_ledger_says_which_versi
         "is scored, but it cannot be your best submission",
         "the run is marked `contaminated`",
         "leaderboards and campaign statistics leave it out unless their reader asks",
-        "including the installed `agent2rl` package",
+        "You may read all files that you can see, including the installed `agent2rl` package",
         "They do not disqualify the run.",
     ):
         assert rule in rules

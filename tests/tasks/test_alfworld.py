@@ -26,6 +26,7 @@ from agent2rl.core.grading_records import EvalSettings
 from agent2rl.core.records import Budget, ExpertHelp, RunSpec
 from agent2rl.core.task import Splits, Task
 from agent2rl.engines.scripted import ScriptedEngine
+from agent2rl.environments.adapters import open_training_environment
 from agent2rl.environments.alfworld.environment import open_world
 from agent2rl.environments.alfworld.pddl import ChainType, TaskType
 from agent2rl.evaluators.episodes import Episodes
@@ -153,7 +154,7 @@ def test_the_eval_file_of_a_workspace_holds_the_evaluator_itself(name: str) -> N
     assert isinstance(evaluator, Episodes)
     namespace: dict[str, Any] = {"__name__": "eval"}
     exec(evaluator.program(), namespace)
-    assert namespace["EVALUATOR"] == evaluator
+    assert namespace["EVALUATOR"] == replace(evaluator, world=open_training_environment)
     assert namespace["EVALUATOR"].version == evaluator.version
 
 

@@ -15,6 +15,7 @@ from agent2rl.core.errors import UserError
 from agent2rl.core.grading_records import EvalSettings
 from agent2rl.core.task import Splits
 from agent2rl.engines.scripted import ScriptedEngine
+from agent2rl.environments.adapters import open_training_environment
 from agent2rl.environments.search.environment import open_world
 from agent2rl.evaluators.episodes import Episodes
 from agent2rl.run.assets import test_set as paper_test_set
@@ -106,7 +107,7 @@ def test_the_eval_file_of_a_workspace_holds_the_evaluator_itself(name: str) -> N
     namespace: dict[str, Any] = {"__name__": "eval"}
     exec(found.program(), namespace)
     own = namespace["EVALUATOR"]
-    assert own == replace(found, slow=own.slow)
+    assert own == replace(found, world=open_training_environment, slow=own.slow)
     assert own.version == found.version
     assert own.action is found.action
 
@@ -349,10 +350,10 @@ def test_a_judge_scores_in_the_sandbox_and_its_outage_is_no_score(bench: RunLaun
 
 AGENT = """
 import numpy
-from agent2rl.environments.adapters import Gym, demonstrations, open_world
+from agent2rl.environments.adapters import Gym, open_world, play_expert_episodes
 
 world = open_world()
-shown = demonstrations(3, world=world)
+shown = play_expert_episodes(3, world=world)
 say(games=len(world.games), won=[episode.won for episode in shown])
 say(hidden=not any(name in str(path) for name in ("heldout", "feedback") for path in DATA.rglob("*")))
 mine = OUTPUT / "mine"

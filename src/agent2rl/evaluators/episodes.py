@@ -41,6 +41,7 @@ from agent2rl.core.grading_records import (
 )
 from agent2rl.core.records import PromptTemplates
 from agent2rl.core.task import Example
+from agent2rl.environments.adapters import open_training_environment
 from agent2rl.evaluators.single_turn import (
     EvaluationProgress,
     build_example_result,
@@ -337,7 +338,8 @@ class Episodes:
 
     def program(self) -> str:
         """Return this evaluator as the source code of `eval.py`."""
-        calls = {"world": self.world, **self._further}
+        # The graded games are not in the workspace, so the program plays the training games.
+        calls = {"world": open_training_environment, **self._further}
         source = "".join(
             f"    {name}={written},\n"
             for name, written in (
@@ -413,7 +415,8 @@ PROGRAM = '''"""The grader's evaluation as a program, for training games: its pr
 
     python eval.py models/NAME --games 100
 
-EVALUATOR is the value that grades, written down by the harness ($version).
+EVALUATOR is the value that grades, written down by the harness ($version). Only its `world` differs: it
+plays the training games, the same as `open_world().environment`, and counts the steps.
 """
 
 from agent2rl.core.engine import Sampling

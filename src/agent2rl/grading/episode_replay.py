@@ -14,7 +14,7 @@ from agent2rl.core.environment import World
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import RolloutCounts
 from agent2rl.environments.adapters.episodes import EpisodeSlot, EpisodeTrace, GameSelector
-from agent2rl.environments.adapters.rollout_reports import count_traces
+from agent2rl.environments.adapters.rollout_reports import UncountedSteps, count_traces
 
 WAITING_STEPS = 300_000
 """Limit of the reported steps that wait to be replayed."""
@@ -35,7 +35,7 @@ class ReplayOutcome:
 
 def replay_episodes(world: World, episodes: Sequence[EpisodeTrace]) -> ReplayOutcome:
     """Replay episodes and compare their results with the reported ones."""
-    games, slot = GameSelector(world), EpisodeSlot(world, _NoCounter())
+    games, slot = GameSelector(world), EpisodeSlot(world.environment(), UncountedSteps())
     confirmed: list[EpisodeTrace] = []
     refuted: list[EpisodeTrace] = []
     detail = ""
@@ -65,16 +65,6 @@ def _find_difference(slot: EpisodeSlot, games: GameSelector, episode: EpisodeTra
         outcomes = [f"reward {one.reward:g}{', won' if one.won else ''}" for one in (episode, slot)]
         return f"{episode.game}: reported {outcomes[0]}; replayed {outcomes[1]}"
     return ""
-
-
-class _NoCounter:
-    """Counts nothing: the steps of a replay are the harness's own."""
-
-    def begin(self) -> None: ...
-
-    def allow(self) -> None: ...
-
-    def stepped(self, won: bool) -> None: ...
 
 
 class ReplayQueue:

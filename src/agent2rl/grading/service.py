@@ -20,7 +20,7 @@ from typing import Literal, TypeVar
 
 from agent2rl.analysis import statistics
 from agent2rl.core.errors import Agent2RLError, GradingError, MachineError, Refusal
-from agent2rl.core.grading_records import EvalScore, Manifest, Submission
+from agent2rl.core.grading_records import EvalScore, Manifest, Submission, find_best_submission
 from agent2rl.core.records import Budget, TimeBreakdown
 from agent2rl.grading.base_model import BaseModel
 from agent2rl.grading.freeze import FreezeLimits, FrozenSubmission, freeze_submission, require_intact_copy
@@ -185,12 +185,8 @@ class GradingService:
             return list(self._submissions.values())
 
     def find_best(self) -> Submission | None:
-        """Return the submission with the largest improvement on the feedback split; the earliest of equals.
-
-        Only submissions that were trained from the base model qualify.
-        """
-        scored = [s for s in self.list_submissions() if s.score and s.lineage not in ("copied", "foreign")]
-        return max(scored, key=lambda s: (s.improvement or 0.0, -s.id), default=None)
+        """Return the best submission on the feedback split."""
+        return find_best_submission(self.list_submissions())
 
     def can_take(self) -> bool:
         """Return whether the budget allows another submission."""

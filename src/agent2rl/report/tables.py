@@ -2,7 +2,7 @@
 
 from agent2rl.core.grading_records import ContaminationSummary, EvalScore, Interval, JudgeUsage, Submission
 from agent2rl.core.llm import LlmUsage
-from agent2rl.core.records import ExpertHelp, RolloutCounts, Rollouts, RunResult
+from agent2rl.core.records import Budget, ExpertHelp, RolloutCounts, Rollouts, RunResult
 from agent2rl.record.reader import RunView
 
 Rows = list[tuple[str, ...]]
@@ -38,7 +38,7 @@ def build_headline_rows(view: RunView) -> Rows:
     if view.baseline:
         rows.append(("baseline", format_score(view.baseline)))
     if view.result:
-        rows += _build_result_rows(view.result)
+        rows += _build_result_rows(view.result, view.spec.budget)
     rows += _build_sampling_rows(view)
     rows += _build_judging_rows(view)
     if view.chain.fault:
@@ -53,7 +53,7 @@ def describe_expert_help(level: ExpertHelp) -> str:
     return "none" if level == "none" else f"{level:,} demonstrations"
 
 
-def _build_result_rows(result: RunResult) -> Rows:
+def _build_result_rows(result: RunResult, budget: Budget) -> Rows:
     rows: Rows = [("ending", f"{result.ending}. {result.reason}" if result.reason else result.ending)]
     if result.best and result.best.score:
         rows.append(("best", f"submission {result.best.id}: {format_score(result.best.score)}"))
@@ -83,6 +83,7 @@ def _build_result_rows(result: RunResult) -> Rows:
         rows.append(("contaminated", "YES: leaderboards and campaign statistics leave this run out"))
     if result.rollouts:
         rows += build_rollout_rows(result.rollouts)
+        rows.append(("environment steps", describe_step_budget(result.rollouts, budget)))
     if result.train_judge:
         rows.append(("train judge", describe_judge_use(result.train_judge)))
     if result.usage:
@@ -219,6 +220,14 @@ def describe_rollouts(counts: RolloutCounts) -> str:
     return (
         f"{pluralize(counts.episodes, 'episode')}, {pluralize(counts.steps, 'step')}, {counts.successes} won"
     )
+
+
+def describe_step_budget(rollouts: Rollouts, budget: Budget) -> str:
+    played = rollouts.played.steps
+    if budget.environment_steps is None:
+        return f"{played:,} played, unlimited"
+    left = max(0, budget.environment_steps - played)
+    return f"{played:,} played, {left:,} left of {budget.environment_steps:,}"
 
 
 def describe_usage(usage: LlmUsage) -> str:

@@ -178,7 +178,7 @@ def _run_agent(run: _ActiveRun, prepared: _PreparedRun) -> GradingService:
     revisions = RevisionWatcher(recorder, workspace.HARNESS_FILES)
     service = GradingService(grading_setup, spec.budget, recorder, run.stop, revisions.pin_submission)
     with (
-        serve_on_socket(create_grading_app(service, task.id)) as grading_socket,
+        serve_on_socket(create_grading_app(service, task.id, task.world is not None)) as grading_socket,
         training_services.serve_world(task, recorder.paths, assets, service) as world_doors,
         training_services.serve_training_judge(spec, run.settings, recorder) as training_judge,
         run.driver_setup.open_session(prepared.agent_package, recorder, run.stop) as driver,

@@ -28,13 +28,14 @@ from agent2rl.training.demonstrations import DEMONSTRATIONS_FILE
 
 CONNECTIONS = openenv.MAX_SESSIONS + 64
 EXPERT = """\
-If `world.expert` is not None, an expert plays any training game:
-`agent2rl.environments.adapters.demonstrations(8, world=world)` returns episodes like those of `rollout`."""
+If `world.expert` is not None, an expert plays any training game.
+`agent2rl.environments.adapters.play_expert_episodes(8, world=world)` returns episodes like those of
+`rollout`."""
 DEMONSTRATIONS = """\
 `data/{file}` has {count:,} training games that an expert won, one JSON object a line: `game`, `kind`,
 `won` and `turns`, a list of `observation` and `action`. There are no others: this run has no expert.
 `agent2rl.training.demonstrations.read_demonstrations` reads the file, and
-`agent2rl.training.rollouts.encode_demonstrations` turns its games into training sequences."""
+`agent2rl.training.conversations.encode_demonstrations` turns its games into training sequences."""
 
 
 @contextmanager

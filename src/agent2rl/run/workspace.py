@@ -39,7 +39,7 @@ from agent2rl.training.demonstrations import DEMONSTRATIONS_FILE
 INSTRUCTIONS_VERSION = 4
 """Version of the prompt files. Increase it when a change of rules or wording may change how agents behave.
 spec.json records the version that the run began with, and the ledger the version at each start of the agent.
-A ledger without it is from version 1."""
+A ledger without it is from version 1. docs/run-directory.md says what changed."""
 SKILL = "SKILL.md"
 POINTERS = ("AGENTS.md", "CLAUDE.md", "GEMINI.md")
 REPORTS = "reports"

@@ -3,7 +3,7 @@
     for demonstration in read_demonstrations(Path("data/demonstrations.jsonl")):
         print(demonstration.game, demonstration.kind, len(demonstration.turns))
 
-`rollouts.encode_demonstrations` turns them into training sequences. A line of the file:
+`conversations.encode_demonstrations` turns them into training sequences. A line of the file:
 
     {"game": "…", "kind": "…", "won": true, "turns": [{"observation": "…", "action": "…"}, …]}
 
@@ -35,6 +35,11 @@ class Demonstration(Record):
     """The kind of task, if the task has kinds."""
     won: bool = True
     turns: tuple[DemonstrationTurn, ...]
+
+    @property
+    def exchanges(self) -> list[tuple[str, str]]:
+        """Pairs of an observation and the action that answered it, as those of a played episode."""
+        return [(turn.observation, turn.action) for turn in self.turns]
 
 
 def read_demonstrations(path: Path) -> list[Demonstration]:

@@ -13,19 +13,21 @@ environment ends it, or when the conversation outgrows the model's context.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, cast
 
-from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from agent2rl.core.engine import Chat, ChatMessage, Completion, Sampling
 from agent2rl.core.environment import Environment, EnvironmentStep, ExpertPolicy
-from agent2rl.core.errors import UserError
 from agent2rl.core.task import Example
-from agent2rl.engines.prompts import PromptEncoder
-from agent2rl.training.demonstrations import Demonstration
+from agent2rl.training.conversations import (
+    EncodingProgress,
+    ObservationFormatter,
+    encode_batch,
+    open_prompt_encoder,
+    require_end_token,
+)
 from agent2rl.training.grpo import GrpoResult, GrpoRollout, GrpoSettings, RolloutJob, improve
 from agent2rl.training.optimizer import TrainingSchedule
 from agent2rl.training.policy import TrainingSequence, build_sequences
@@ -33,14 +35,6 @@ from agent2rl.training.progress import TrainingProgress
 from agent2rl.training.sampling import PolicySampler, SampledConversations
 
 # The environment with its prompts, as in grading
-
-
-class ObservationFormatter(Protocol):
-    """Turns observations into messages, for models with a chat template or without."""
-
-    def build_first_message(self, seen: str, as_chat: bool, kind: str = "") -> Chat: ...
-
-    def build_next_message(self, seen: str, as_chat: bool) -> Chat: ...
 
 
 @dataclass(frozen=True)
@@ -59,7 +53,7 @@ class Arena:
 # An expert's games as training sequences: the tokens that the model would read in grading, and its replies
 
 
-def demonstrations(
+def encode_expert_games(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     arena: Arena,
@@ -67,48 +61,23 @@ def demonstrations(
     games: Sequence[Example],
 ) -> Iterator[tuple[TrainingSequence, ...]]:
     """Yield the training sequences of each game that the expert wins, as the games are played."""
-    reader = _make_reader(model, tokenizer)
+    encoder = open_prompt_encoder(model, tokenizer)
     environment = arena.world()
+    progress = EncodingProgress("expert games", len(games))
     try:
         for game in games:
-            if chat := _play_expert_game(environment, expert(), game, arena, reader.templated):
-                yield _encode_game(reader, chat, _require_end_token(tokenizer))
+            if chat := _play_expert_game(environment, expert(), game, arena, encoder.templated):
+                (sequences,) = encode_batch(encoder, [chat], require_end_token(tokenizer))
+                progress.add_rows(len(sequences))
+                yield sequences
+            progress.finish_chats(1)
     finally:
         environment.close()
-        reader.close()
+        encoder.close()
 
 
-def encode_demonstrations(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    arena: Arena,
-    shown: Iterable[Demonstration],
-) -> Iterator[tuple[TrainingSequence, ...]]:
-    """Yield the training sequences of each demonstration, the same as those of the expert's own game."""
-    reader = _make_reader(model, tokenizer)
-    try:
-        for demonstration in shown:
-            if chat := _make_demonstration_chat(demonstration, arena, reader.templated):
-                yield _encode_game(reader, chat, _require_end_token(tokenizer))
-    finally:
-        reader.close()
-
-
-def _make_demonstration_chat(demonstration: Demonstration, arena: Arena, as_chat: bool) -> Chat:
-    chat: Chat = ()
-    for turn in demonstration.turns:
-        if chat:
-            messages = arena.telling.build_next_message(turn.observation, as_chat)
-        else:
-            messages = arena.telling.build_first_message(turn.observation, as_chat, demonstration.kind)
-        chat = (*chat, *messages, ChatMessage("assistant", turn.action))
-    return chat
-
-
-def _make_reader(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> PromptEncoder:
-    context = getattr(model.config.get_text_config(), "max_position_embeddings", None) or 1 << 30
-    vocabulary = cast(Tensor, model.get_input_embeddings().weight).shape[0]
-    return PromptEncoder(tokenizer, vocabulary, context)
+demonstrations = encode_expert_games
+"""The former name, which programs of earlier runs use."""
 
 
 def _play_expert_game(
@@ -127,22 +96,6 @@ def _play_expert_game(
         if step.won:
             won = chat
     return won
-
-
-def _encode_game(reader: PromptEncoder, chat: Chat, end: int) -> tuple[TrainingSequence, ...]:
-    replies = [index for index, message in enumerate(chat) if message.role == "assistant"]
-    read = reader.encode_chats_unbounded([chat[:index] for index in replies])
-    said = [[*reader.encode_text(chat[index].content), end] for index in replies]
-    turns = zip(read, said, strict=True)
-    return build_sequences(
-        (before, reply) for before, reply in turns if len(before) + len(reply) <= reader.context
-    )
-
-
-def _require_end_token(tokenizer: PreTrainedTokenizerBase) -> int:
-    if tokenizer.eos_token_id is None:
-        raise UserError("The tokenizer has no end-of-sequence token.", "Set tokenizer.eos_token.")
-    return int(tokenizer.eos_token_id)
 
 
 @dataclass

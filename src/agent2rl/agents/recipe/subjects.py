@@ -24,13 +24,14 @@ from agent2rl.core.task import Example
 from agent2rl.environments.adapters import StepsUsedUp, count_steps, open_world
 from agent2rl.evaluators.episodes import Episodes
 from agent2rl.training import models, prompts, rollouts
+from agent2rl.training.conversations import encode_demonstrations
 from agent2rl.training.data_parallel import count_workers
 from agent2rl.training.demonstrations import Demonstration, read_demonstrations
 from agent2rl.training.grpo import GrpoSettings, grpo
 from agent2rl.training.optimizer import TrainingSchedule
 from agent2rl.training.policy import TrainingSequence
 from agent2rl.training.progress import TrainingProgress
-from agent2rl.training.rollouts import Arena, demonstrations, encode_demonstrations, grpo_in_world
+from agent2rl.training.rollouts import Arena, encode_expert_games, grpo_in_world
 from agent2rl.training.sampling import PolicySampler, SampleSettings, sample
 from agent2rl.training.sft import SftSettings, imitate, sft
 
@@ -248,13 +249,12 @@ class WorldSubject:
     def _collect_demonstrations(self, now: TrainingRound, learner: PolicyLearner) -> list[TrainingSequence]:
         """Collect the expert games in the file, or play games in random order as long as there is time."""
         if not self.world.expert:
-            encoded = encode_demonstrations(learner.model, learner.tokenizer, self.arena, self.shown)
-            return [sequence for sequences in encoded for sequence in sequences]
+            return encode_demonstrations(learner.model, learner.tokenizer, self.arena.telling, self.shown)
         end = time.monotonic() + DEMONSTRATION_SHARE * now.seconds
         games = self._sample_games(len(self.world.games), now.seed)
         rows: list[TrainingSequence] = []
         with suppress(StepsUsedUp):  # train on the games collected so far
-            for sequences in demonstrations(
+            for sequences in encode_expert_games(
                 learner.model, learner.tokenizer, self.arena, self.world.expert, games
             ):
                 rows += sequences

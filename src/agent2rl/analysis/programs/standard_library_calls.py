@@ -76,7 +76,7 @@ def _mark_step(machine: AbstractInterpreter) -> AbstractValue:
 def _interpret_adapter_call(machine: AbstractInterpreter, call: LibraryCall, marks: Marks) -> AbstractValue:
     world = frozenset({machine.record_mark(m.WORLD)})
     match call.last:
-        case "demonstrations":
+        case "demonstrations" | "play_expert_episodes":
             return make_open_list(AbstractValue(world | {m.EXPERT}, things=(LibraryObject("episode"),)))
         case "rollout":
             policy = call.get_argument("policy", 0) or NOTHING

@@ -367,12 +367,17 @@ def _interpret_own_recipe(machine: AbstractInterpreter, call: LibraryCall) -> Ab
         ):
             return make_open_list(make_open_list(AbstractValue(frozenset({machine.record_mark(m.SAID)}))))
         case (
-            "agent2rl.training.rollouts.demonstrations"
-            | "agent2rl.training.rollouts.encode_demonstrations"
+            "agent2rl.training.rollouts.encode_expert_games"
+            | "agent2rl.training.rollouts.demonstrations"
+            | "agent2rl.training.conversations.encode_demonstrations"
             | "agent2rl.training.demonstrations.read_demonstrations"
             | "agent2rl.training.demonstrations.demonstrations"
         ):
             return make_open_list(AbstractValue(frozenset({m.EXPERT})))
+        case "agent2rl.training.conversations.build_chat":
+            return make_open_list(join_values([call.get_argument("exchanges", 2) or NOTHING]))
+        case "agent2rl.training.conversations.encode_conversations":
+            return make_open_list(join_values([call.get_argument("chats", 2) or NOTHING]))
         case "agent2rl.training.models.load":
             model = model_calls.load_model(machine, given)
             return make_list([model, make_value(LibraryObject("tokenizer"))])

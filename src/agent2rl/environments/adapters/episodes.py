@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from agent2rl.core.environment import EnvironmentStep, OpenWorld, World
+from agent2rl.core.environment import Environment, EnvironmentStep, OpenWorld, World
 from agent2rl.core.errors import Agent2RLError, UserError
 from agent2rl.core.task import Example
 
@@ -119,7 +119,7 @@ class EpisodeTrace:
 
 
 class EpisodeSlot:
-    """Play one episode at a time in a world, counting every step.
+    """Play one episode at a time in an environment, counting every step.
 
     `keep_trace` gets the trace of each episode when it is over, or when the next one begins.
     """
@@ -138,9 +138,12 @@ class EpisodeSlot:
     )
 
     def __init__(
-        self, world: World, counter: StepCounter, keep_trace: Callable[[EpisodeTrace], None] | None = None
+        self,
+        environment: Environment,
+        counter: StepCounter,
+        keep_trace: Callable[[EpisodeTrace], None] | None = None,
     ) -> None:
-        self._environment = world.environment()
+        self._environment = environment
         self._counter = counter
         self._keep_trace = keep_trace
         self._actions: list[str] | None = None

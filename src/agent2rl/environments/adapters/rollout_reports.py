@@ -27,12 +27,15 @@ import weakref
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import lru_cache
 from itertools import islice
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from agent2rl.core.environment import World
-from agent2rl.environments.adapters.episodes import EpisodeSlot, EpisodeTrace, StepsUsedUp
+from agent2rl.environments.adapters.client import ServedWorld
+from agent2rl.environments.adapters.episodes import EpisodeSlot, EpisodeTrace, StepsUsedUp, open_world
 
 FIRST_SECONDS, REPORT_SECONDS, ANSWER_SECONDS = 0.2, 2.0, 5.0
 COUNT_NAMES = ("episodes", "steps", "successes")
@@ -84,6 +87,19 @@ class SlotCounter:
             self.successes += 1
 
 
+class UncountedSteps:
+    """Counts nothing: the steps are the harness's own, or it counts them in the world that it serves."""
+
+    def begin(self) -> None:
+        pass
+
+    def allow(self) -> None:
+        pass
+
+    def stepped(self, won: bool) -> None:
+        pass
+
+
 class RolloutReporter:
     """Collect the counts of all slots of this process, and report them."""
 
@@ -111,10 +127,13 @@ class RolloutReporter:
         self._batch = 0
 
     def open_slot(self, world: World) -> EpisodeSlot:
-        """Return a new slot whose episodes and steps are counted here."""
+        """Return a new slot whose episodes and steps are counted here, unless the harness counts them."""
+        environment = world.environment()
+        if isinstance(environment, ServedWorld):
+            return EpisodeSlot(environment, UncountedSteps())
         counter = SlotCounter(self)
         reports = bool(self._url and self._key)
-        slot = EpisodeSlot(world, counter, self.keep_trace if reports and world.replayable else None)
+        slot = EpisodeSlot(environment, counter, self.keep_trace if reports and world.replayable else None)
         with self._count_lock:
             self._slots.append((weakref.ref(slot), counter))
         return slot
@@ -317,3 +336,13 @@ def report_episodes(episodes: Sequence[EpisodeTrace]) -> None:
     Raises StepsUsedUp if the budget of steps is used up.
     """
     ROLLOUT_REPORTER.add_episodes(episodes)
+
+
+def open_training_environment() -> EpisodeSlot:
+    """Return a new environment that plays the run's training games, with every step counted."""
+    return ROLLOUT_REPORTER.open_slot(_open_world_once(os.environ.get("DATA_PATH")))
+
+
+@lru_cache(maxsize=1)
+def _open_world_once(data: str | None) -> World:
+    return open_world(Path(data) if data else None)

@@ -60,6 +60,12 @@ class PlayedEpisode:
     won: bool
     steps: int
 
+    @property
+    def exchanges(self) -> list[tuple[str, str]]:
+        """Pairs of an observation and the action that answered it, in order."""
+        answered = zip(self.turns, self.turns[1:], strict=False)
+        return [(seen.observation, turn.action) for seen, turn in answered]
+
 
 Policy = Callable[[Sequence[EpisodeConversation]], Sequence[str]]
 
@@ -103,7 +109,7 @@ def rollout(
     return [done[number] for number in range(len(done))]
 
 
-def demonstrations(
+def play_expert_episodes(
     n: int,
     *,
     world: World | None = None,
@@ -131,6 +137,10 @@ def demonstrations(
         ]
 
     return rollout(policy, n, world=world, games=games, seed=seed, live=live)
+
+
+demonstrations = play_expert_episodes
+"""The former name, which programs of earlier runs use."""
 
 
 def _begin_episode(number: int, game: Example, slot: EpisodeSlot) -> tuple[EpisodeConversation, EpisodeSlot]:
