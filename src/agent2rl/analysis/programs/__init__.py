@@ -4,6 +4,7 @@
 The result decides no score; it explains how a submission was trained. See docs/design/program-reading.md.
 
     source_files, command_lines   parse files, command lines and shell scripts
+    training_tools                parse the launches of command-line trainers
     marks, abstract_values        what is known of a value: a constant, its kind, where it comes from
     interpreter, statements, ...  step through a program with such values; code that is not reached is ignored
     *_calls, program_settings     effects of calls to well-known libraries

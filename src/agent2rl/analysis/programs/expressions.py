@@ -2,8 +2,8 @@
 
 import ast
 
+from agent2rl.analysis.programs import constant_folding, standard_library_calls
 from agent2rl.analysis.programs import marks as m
-from agent2rl.analysis.programs import standard_library_calls, value_operations
 from agent2rl.analysis.programs.abstract_values import (
     LONGEST_TEXT,
     NOTHING,
@@ -48,7 +48,7 @@ class ExpressionInterpreter(ItemInterpreter):
     def _dispatch_expression(self, node: ast.expr, scope: NameScope) -> AbstractValue:
         match node:
             case ast.Constant():
-                return make_constant(value_operations.to_constant(node.value))
+                return make_constant(constant_folding.to_constant(node.value))
             case ast.Name():
                 return scope.look_up(node.id) or _make_builtin(node.id)
             case ast.Attribute():
@@ -60,7 +60,7 @@ class ExpressionInterpreter(ItemInterpreter):
                     node.op, self.eval_expression(node.left, scope), self.eval_expression(node.right, scope)
                 )
             case ast.UnaryOp():
-                return value_operations.fold_unary(node.op, self.eval_expression(node.operand, scope))
+                return constant_folding.fold_unary(node.op, self.eval_expression(node.operand, scope))
             case ast.BoolOp():
                 return self._eval_bool_op(node, scope)
             case ast.Compare():
@@ -156,7 +156,7 @@ class ExpressionInterpreter(ItemInterpreter):
             )
         if isinstance(op, ast.Add) and (row := _keep_json_row(left, right)):
             return row
-        found = value_operations.fold_binary(op, left, right)
+        found = constant_folding.fold_binary(op, left, right)
         return AbstractValue(marks, found)
 
     def _eval_bool_op(self, node: ast.BoolOp, scope: NameScope) -> AbstractValue:
@@ -179,7 +179,7 @@ class ExpressionInterpreter(ItemInterpreter):
             marks = (marks - m.OWN - {m.FILTERED}) | {self.record_mark(m.JUDGED)}
         if len(rest) > 1:
             return AbstractValue(marks)
-        return AbstractValue(marks, value_operations.fold_comparison(node.ops[0], left, rest[0]))
+        return AbstractValue(marks, constant_folding.fold_comparison(node.ops[0], left, rest[0]))
 
     def _eval_conditional(self, node: ast.IfExp, scope: NameScope) -> AbstractValue:
         test = self.eval_expression(node.test, scope)

@@ -3,14 +3,16 @@
 import ast
 from collections.abc import Callable, Mapping, Sequence
 
-from agent2rl.analysis.programs import marks as m
 from agent2rl.analysis.programs import (
+    array_calls,
+    environment_calls,
     model_calls,
     program_settings,
     standard_library_calls,
     trainer_calls,
     value_operations,
 )
+from agent2rl.analysis.programs import marks as m
 from agent2rl.analysis.programs.abstract_values import (
     NOTHING,
     UNKNOWN,
@@ -37,6 +39,7 @@ from agent2rl.analysis.programs.abstract_values import (
     make_open_list,
     make_value,
 )
+from agent2rl.analysis.programs.array_calls import RouteGuess
 from agent2rl.analysis.programs.interpreter_core import (
     CHECK,
     DEEPEST,
@@ -46,7 +49,6 @@ from agent2rl.analysis.programs.interpreter_core import (
     ProgramTooLong,
     ProgramTrace,
 )
-from agent2rl.analysis.programs.model_calls import RouteGuess
 from agent2rl.analysis.programs.source_files import AgentSourceFiles, PythonScript
 from agent2rl.analysis.programs.statements import StatementInterpreter
 
@@ -56,10 +58,10 @@ CALL_INTERPRETERS: tuple[Callable[[AbstractInterpreter, LibraryCall], AbstractVa
     standard_library_calls.interpret_builtin_call,
     program_settings.interpret_option_call,
     trainer_calls.interpret_trainer_call,
-    standard_library_calls.interpret_environment_call,
+    environment_calls.interpret_environment_call,
     model_calls.interpret_model_call,
     trainer_calls.interpret_dataset_call,
-    model_calls.interpret_array_call,
+    array_calls.interpret_array_call,
 )
 MAPPING = {
     "map", "imap", "imap_unordered", "starmap", "vmap", "tree_map", "apply", "thread_map", "process_map",
@@ -79,7 +81,7 @@ def interpret_object_call(machine: AbstractInterpreter, call: LibraryCall) -> Ab
     """Interpret a call of an object that a library returned."""
     found = model_calls.call_model_object(machine, call)
     if found is None:
-        found = model_calls.interpret_array_call(machine, call) if call.receiver else None
+        found = array_calls.interpret_array_call(machine, call) if call.receiver else None
     return found if found is not None else guess_call(machine, call)
 
 
@@ -345,7 +347,7 @@ class CallInterpreter(StatementInterpreter):
         given = positional[0] if positional else NOTHING
         if m.select_models(collect_marks(given)):
             loss = AbstractValue(loss.marks | m.select_models(collect_marks(given)))
-        model_calls.record_training(self, loss, self.place)
+        array_calls.record_training(self, loss, self.place)
         return make_open_list(AbstractValue(collect_marks(loss)))
 
 
@@ -377,7 +379,7 @@ class ProgramInterpreter(CallInterpreter):
         learnt = {m.DATA, m.SAID, m.TOKENS, m.WORLD, m.JUDGED, m.EXPERT}
         if m.WEIGHTS not in was or was & learnt or not by & learnt:
             return
-        model_calls.add_stage(
+        array_calls.add_stage(
             self, self._classify_manual_update(by), m.select_models(was) | (by & {m.WORLD}), self.place
         )
 
@@ -385,8 +387,8 @@ class ProgramInterpreter(CallInterpreter):
         if m.NOISE in by and not by & {m.PROBS, m.LOGPROB, m.TOKENS}:
             return "other", 0.7, (m.NOISE,)
         if by & {m.WEIGHTED, m.JUDGED}:
-            return model_calls.classify_policy_gradient(by, 0.8 if m.WEIGHTED in by else 0.6)
-        return model_calls.classify_imitation(self, by, 0.75)
+            return array_calls.classify_policy_gradient(by, 0.8 if m.WEIGHTED in by else 0.6)
+        return array_calls.classify_imitation(self, by, 0.75)
 
 
 def interpret_program(

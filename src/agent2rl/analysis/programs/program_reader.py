@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from agent2rl.analysis.attempts import AgentSourceFile, AttemptSpan, RecordedProcess
 from agent2rl.analysis.findings import Route
-from agent2rl.analysis.programs import command_lines, source_files
+from agent2rl.analysis.programs import command_lines, source_files, training_tools
 from agent2rl.analysis.programs.abstract_values import CodeLocation
 from agent2rl.analysis.programs.command_lines import ProgramLaunch
 from agent2rl.analysis.programs.interpreter import interpret_program
@@ -312,7 +312,7 @@ def _trace_launch(observed: ObservedLaunch, files: AgentSourceFiles, trace: Prog
 
 
 def _trace_tool(observed: ObservedLaunch, files: AgentSourceFiles, trace: ProgramTrace) -> None:
-    job = command_lines.parse_training_job(observed.launch, files)
+    job = training_tools.parse_training_job(observed.launch, files)
     if job is None:
         return
     config = files.sources[job.config] if job.config else None
