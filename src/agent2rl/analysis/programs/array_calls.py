@@ -180,19 +180,19 @@ def _call_marks(call: LibraryCall) -> Marks:
 
 def mark_sampled(machine: AbstractInterpreter, marks: Marks, mark: str) -> AbstractValue:
     """Mark a sample from a model. It remembers the model but is not part of it."""
-    kept = marks & {m.WORLD, m.TEACHER, m.EXPERT}
+    source_marks = marks & {m.WORLD, m.TEACHER, m.EXPERT}
     return AbstractValue(
-        kept | {machine.record_mark(mark)} | {f"{FROM}{each}" for each in m.select_models(marks)}
+        source_marks | {machine.record_mark(mark)} | {f"{FROM}{each}" for each in m.select_models(marks)}
     )
 
 
 def _interpret_product(machine: AbstractInterpreter, call: LibraryCall) -> AbstractValue:
     values = [value for value in (call.receiver, *call.all) if value is not None and value.text is None]
-    found = join_values(AbstractValue(collect_marks(value)) for value in values)
+    product = join_values(AbstractValue(collect_marks(value)) for value in values)
     for number, left in enumerate(values):
         if any(m.is_weighted(collect_marks(left), collect_marks(right)) for right in values[number + 1 :]):
-            return found.with_marks(machine.record_mark(m.WEIGHTED))
-    return AbstractValue(found.marks)
+            return product.with_marks(machine.record_mark(m.WEIGHTED))
+    return AbstractValue(product.marks)
 
 
 def _interpret_in_place(machine: AbstractInterpreter, call: LibraryCall) -> AbstractValue:

@@ -62,7 +62,7 @@ class ShellState:
     near: str = ""
     depth: int = 0
     lines: int = 0
-    found: list[ProgramLaunch] = field(default_factory=list)
+    launches: list[ProgramLaunch] = field(default_factory=list)
 
 
 def parse_command(
@@ -83,7 +83,7 @@ def expand_shell_script(launch: ProgramLaunch, files: AgentSourceFiles) -> list[
     near = launch.name.rpartition("/")[0] if source else ""
     shell = ShellState(files, variables, near)
     _read_script(text[:LONGEST], shell)
-    return shell.found[:MOST]
+    return shell.launches[:MOST]
 
 
 def _split_words(command: str) -> list[str]:
@@ -106,8 +106,8 @@ def _strip_wrappers(words: list[str], shell: ShellState) -> Iterator[ProgramLaun
                 words = words[2:] if words[0] in ("-n", "-u", "-o", "-e") else words[1:]
         elif name in WRAPPER_VALUES:
             rest = [word for word in words[1:] if not word.startswith("-")]
-            kept = rest[WRAPPER_VALUES[name] :]
-            words = words[words.index(kept[0]) :] if kept else []
+            command = rest[WRAPPER_VALUES[name] :]
+            words = words[words.index(command[0]) :] if command else []
         else:
             break
     if words:
@@ -213,7 +213,7 @@ def _parse_shell(
 def _read_script(text: str, shell: ShellState) -> None:
     lines = text.replace("\\\n", " ").split("\n")
     number = 0
-    while number < len(lines) and len(shell.found) < MOST and shell.lines < MOST_LINES:
+    while number < len(lines) and len(shell.launches) < MOST and shell.lines < MOST_LINES:
         line = lines[number]
         number += 1
         shell.lines += 1
@@ -233,7 +233,7 @@ def _read_heredoc(line: str, text: str, shell: ShellState) -> None:
     words = [word for word in _split_words(_expand_variables(line, shell)) if word]
     name = words[0].rpartition("/")[2] if words else ""
     if words and PYTHON.match(words[0]):
-        shell.found.append(ProgramLaunch("code", text))
+        shell.launches.append(ProgramLaunch("code", text))
     elif name in SHELLS and shell.depth < DEEPEST:
         shell.depth += 1
         _read_script(text, shell)
@@ -275,8 +275,10 @@ def _read_line(line: str, shell: ShellState) -> None:
             continue
         for launch in _strip_wrappers(words, shell):
             variables = tuple({**shell.variables, **dict(launch.environment)}.items())
-            kept = tuple((name, value) for name, value in variables if not name.isdigit() and name != "@")
-            shell.found.append(ProgramLaunch(launch.kind, launch.name, launch.argv, kept))
+            environment = tuple(
+                (name, value) for name, value in variables if not name.isdigit() and name != "@"
+            )
+            shell.launches.append(ProgramLaunch(launch.kind, launch.name, launch.argv, environment))
 
 
 def _expand_variables(line: str, shell: ShellState) -> str:

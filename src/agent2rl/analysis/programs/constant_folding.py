@@ -49,12 +49,12 @@ def to_constant(value: object) -> Constant:
 
 
 def fold_unary(op: ast.unaryop, value: AbstractValue) -> AbstractValue:
-    known = value.constant
+    constant = value.constant
     if isinstance(op, ast.Not):
         truth = value.truth
         return AbstractValue(collect_marks(value), UNKNOWN if truth is None else not truth)
-    if isinstance(op, ast.USub) and isinstance(known, int | float):
-        return AbstractValue(value.marks, -known)
+    if isinstance(op, ast.USub) and isinstance(constant, int | float):
+        return AbstractValue(value.marks, -constant)
     return AbstractValue(collect_marks(value), UNKNOWN, value.things)
 
 
@@ -85,13 +85,13 @@ def _fold_power(base: float, exponent: float) -> Constant:
     if abs(exponent) > 64 or abs(base) > 1e6:
         return UNKNOWN
     try:
-        found = float(base) ** exponent
+        power = float(base) ** exponent
     except (ZeroDivisionError, OverflowError, ValueError):
         return UNKNOWN
-    if isinstance(found, complex):
+    if isinstance(power, complex):
         return UNKNOWN
-    whole = isinstance(base, int) and isinstance(exponent, int) and exponent >= 0 and abs(found) < 1e15
-    return int(found) if whole else found
+    whole = isinstance(base, int) and isinstance(exponent, int) and exponent >= 0 and abs(power) < 1e15
+    return int(power) if whole else power
 
 
 def fold_comparison(op: ast.cmpop, left: AbstractValue, right: AbstractValue) -> Constant:

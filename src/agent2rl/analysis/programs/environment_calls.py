@@ -32,10 +32,10 @@ def interpret_environment_call(machine: AbstractInterpreter, call: LibraryCall) 
     if name.startswith(ADAPTERS):
         return _interpret_adapter_call(machine, call, marks)
     if URL in marks and (last in ASKING or last[:1].isupper() or call.receiver is not None):
-        kept = frozenset({URL} if last[:1].isupper() or last in OPENING else ()) | {
+        reply_marks = frozenset({URL} if last[:1].isupper() or last in OPENING else ()) | {
             machine.record_mark(m.WORLD)
         }
-        return make_value(LibraryObject("world"), kept)
+        return make_value(LibraryObject("world"), reply_marks)
     place = name.rpartition(".")[0]
     ours = call.receiver is not None and m.WORLD in call.receiver.marks
     if ours and last == "act":

@@ -71,32 +71,36 @@ MAPPING = {
 def interpret_library_call(machine: AbstractInterpreter, call: LibraryCall) -> AbstractValue:
     program_settings.note_call(machine, call)
     for each in CALL_INTERPRETERS:
-        found = each(machine, call)
-        if found is not None:
-            return found
+        result = each(machine, call)
+        if result is not None:
+            return result
     return guess_call(machine, call)
 
 
 def interpret_object_call(machine: AbstractInterpreter, call: LibraryCall) -> AbstractValue:
     """Interpret a call of an object that a library returned."""
-    found = model_calls.call_model_object(machine, call)
-    if found is None:
-        found = array_calls.interpret_array_call(machine, call) if call.receiver else None
-    return found if found is not None else guess_call(machine, call)
+    result = model_calls.call_model_object(machine, call)
+    if result is None:
+        result = array_calls.interpret_array_call(machine, call) if call.receiver else None
+    return result if result is not None else guess_call(machine, call)
 
 
 def guess_call(machine: AbstractInterpreter, call: LibraryCall) -> AbstractValue:
     """Guess an unknown call: it passes on the marks of its arguments and calls functions among them."""
     given = [value for value in (call.receiver, *call.all) if value is not None]
     marks = frozenset[str]().union(*map(collect_marks, given))
-    results = [found for value in given if (found := _call_callback(machine, call, value)) is not None]
+    results = [
+        result_of_callback
+        for value in given
+        if (result_of_callback := _call_callback(machine, call, value)) is not None
+    ]
     result = join_values(results)
-    kept = (
+    things = (
         result.things
         if results
         else (LibraryObject(call.name, tuple(call.positional), dict(call.keywords), place=call.place),)
     )
-    return AbstractValue(marks | collect_marks(result), UNKNOWN, kept)
+    return AbstractValue(marks | collect_marks(result), UNKNOWN, things)
 
 
 def _call_callback(
@@ -122,8 +126,8 @@ def _call_callback(
                 frozenset[str]().union(*(collect_marks(each) for each in call.all if each is not value))
             )
         ] * 3
-    found = machine.call_value(make_value(functions[0]), others, {})
-    return make_list([found]) if call.last in MAPPING else found
+    result = machine.call_value(make_value(functions[0]), others, {})
+    return make_list([result]) if call.last in MAPPING else result
 
 
 def copy_default(value: AbstractValue) -> AbstractValue:
@@ -154,13 +158,13 @@ class CallInterpreter(StatementInterpreter):
         self.depth += 1
         place = self.place
         try:
-            found = [
+            results = [
                 self._call_object(target, one, positional, keywords, node, name) for one in target.things
             ]
             if not target.things:
                 call = LibraryCall(name or "?", positional, keywords, place, target, node)
                 return self._mark_if_check(name, interpret_library_call(self, call), positional, keywords)
-            return self._mark_if_check(name, join_values(found), positional, keywords)
+            return self._mark_if_check(name, join_values(results), positional, keywords)
         finally:
             self.depth -= 1
             self.place = place
@@ -235,11 +239,11 @@ class CallInterpreter(StatementInterpreter):
     ) -> AbstractValue:
         receiver, owner = method.receiver, method.owner
         if isinstance(owner, ListValue | DictValue):
-            found = value_operations.interpret_container_method(
+            result = value_operations.interpret_container_method(
                 self, receiver, owner, method.name, positional, keywords
             )
-            if found is not None:
-                return found
+            if result is not None:
+                return result
         prefix = ""
         if isinstance(owner, LibraryObject):
             prefix = owner.name
@@ -327,9 +331,9 @@ class CallInterpreter(StatementInterpreter):
                 if isinstance(one, FunctionValue):
                     self._call_function(one, [value], {})
         for name in names if not init else ():
-            found = of.find_member(name)
-            if found is not None and name not in made.attributes:
-                made.attributes[name] = copy_default(found)
+            default = of.find_member(name)
+            if default is not None and name not in made.attributes:
+                made.attributes[name] = copy_default(default)
         trainer_calls.attach_trainer_model(self, made)
         program_settings.note_config_class(self, of, made.attributes, self.place)
         return value

@@ -86,10 +86,10 @@ def interpret_model_call(machine: AbstractInterpreter, call: LibraryCall) -> Abs
         last in ENCODING or READER.search(name) or _is_named(call.receiver, "tokenizer")
     )
     if reads or READER.search(name):
-        kept = marks
-        if m.SAID in kept:
-            kept = (kept - {m.SAID}) | {m.TOKENS}
-        return AbstractValue(kept)
+        encoded = marks
+        if m.SAID in encoded:
+            encoded = (encoded - {m.SAID}) | {m.TOKENS}
+        return AbstractValue(encoded)
     if name.endswith(("completions.create", "messages.create", "responses.create", "generate_content")):
         return _ask_api(machine, call, marks)
     if last in SAYING and call.receiver is not None and m.select_models(collect_marks(call.receiver)):
@@ -188,12 +188,12 @@ def _save_pretrained(machine: AbstractInterpreter, call: LibraryCall, marks: Mar
 
 
 def find_trainer_model(receiver: AbstractValue | None) -> AbstractValue:
-    found = [
+    models = [
         one.attributes["model"]
         for one in (receiver or NOTHING).things
         if isinstance(one, LibraryObject | InstanceValue) and "model" in one.attributes
     ]
-    return join_values(found)
+    return join_values(models)
 
 
 def find_trainer_folder(receiver: AbstractValue | None) -> AbstractValue | None:
@@ -202,8 +202,8 @@ def find_trainer_folder(receiver: AbstractValue | None) -> AbstractValue | None:
         if isinstance(one, LibraryObject | InstanceValue):
             for given in [one.keywords.get("args"), one.keywords.get("config"), *one.positional[1:2]]:
                 for each in (given or NOTHING).things:
-                    if isinstance(each, LibraryObject) and (found := each.get_argument("output_dir", 0)):
-                        return found
+                    if isinstance(each, LibraryObject) and (folder := each.get_argument("output_dir", 0)):
+                        return folder
                     if isinstance(each, InstanceValue) and "output_dir" in each.attributes:
                         return each.attributes["output_dir"]
     return None
@@ -220,14 +220,14 @@ def _keep_wrapped_model(call: LibraryCall, marks: Marks) -> AbstractValue | None
         (value for value in (call.receiver, *call.positional) if value and m.select_models(value.marks)),
         NOTHING,
     )
-    kept = [one for one in given.things if isinstance(one, LibraryObject | InstanceValue)]
-    return AbstractValue(models, things=tuple(kept) or (LibraryObject("model"),))
+    wrapped = [one for one in given.things if isinstance(one, LibraryObject | InstanceValue)]
+    return AbstractValue(models, things=tuple(wrapped) or (LibraryObject("model"),))
 
 
 def _generate_samples(machine: AbstractInterpreter, call: LibraryCall, marks: Marks) -> AbstractValue:
     as_text = call.receiver is not None and _is_named(call.receiver, "engine")
-    found = mark_sampled(machine, marks, m.SAID if as_text else m.TOKENS)
-    return make_open_list(found) if as_text else found
+    sample = mark_sampled(machine, marks, m.SAID if as_text else m.TOKENS)
+    return make_open_list(sample) if as_text else sample
 
 
 def _ask_api(machine: AbstractInterpreter, call: LibraryCall, marks: Marks) -> AbstractValue:
@@ -240,15 +240,15 @@ def _ask_api(machine: AbstractInterpreter, call: LibraryCall, marks: Marks) -> A
 
 def _collect_texts(value: AbstractValue | None, depth: int = 6) -> list[str]:
     """Return the text constants that a value was constructed with."""
-    found: list[str] = []
+    texts: list[str] = []
     for one in (value or NOTHING).things if depth else ():
         if isinstance(one, LibraryObject):
             given = [*one.positional, *one.keywords.values()]
-            found += [each.text for each in given if each.text]
+            texts += [each.text for each in given if each.text]
         receiver = getattr(one, "receiver", None)
         if receiver is not None:
-            found += _collect_texts(receiver, depth - 1)
-    return found
+            texts += _collect_texts(receiver, depth - 1)
+    return texts
 
 
 def _is_named(value: AbstractValue, name: str) -> bool:

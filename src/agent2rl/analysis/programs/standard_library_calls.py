@@ -101,8 +101,8 @@ def read_variable(
     """Read an environment variable."""
     if not isinstance(name.constant, str):
         return NOTHING
-    if found := read_environment_url(name.constant):
-        return found
+    if url := read_environment_url(name.constant):
+        return url
     if name.constant in machine.environment:
         return make_constant(machine.environment[name.constant])
     return otherwise if otherwise is not None else NOTHING
@@ -143,8 +143,8 @@ def interpret_file_call(
         return open_file(machine, given, call.get_argument("mode", 1))
     if last == "open" and receiver.text is not None:
         return open_file(machine, receiver, call.get_argument("mode", 0))
-    if name in CONFIGS and (found := load_config(machine, given)):
-        return found
+    if name in CONFIGS and (config := load_config(machine, given)):
+        return config
     if name in READ or name == "datasets.load_dataset":
         return _load_dataset(machine, call, given)
     if last in ("read_text", "read_bytes") and receiver.text is not None:
@@ -191,12 +191,16 @@ def open_file(machine: AbstractInterpreter, path: AbstractValue, mode: AbstractV
 
 
 def _read_content(machine: AbstractInterpreter, path: AbstractValue) -> AbstractValue:
-    found = machine.trace.read_file(path.text)
+    content = machine.trace.read_file(path.text)
     if path.known and path.text and "." in path.text:
         machine.trace.note_setting("data", normalise_path(path.text), machine.place)
     if path.known and path.text and path.text.endswith((".toml", ".yaml", ".yml", ".json")):
-        found = join_values([found, make_value(LibraryObject("file", attributes={"path": path}))])
-    inner = machine.read_element(found) if any(isinstance(one, ListValue) for one in found.things) else found
+        content = join_values([content, make_value(LibraryObject("file", attributes={"path": path}))])
+    inner = (
+        machine.read_element(content)
+        if any(isinstance(one, ListValue) for one in content.things)
+        else content
+    )
     return AbstractValue(inner.marks | {m.DATA}, UNKNOWN, inner.things)
 
 
@@ -220,16 +224,18 @@ def load_config(machine: AbstractInterpreter, given: AbstractValue) -> AbstractV
         if isinstance(one, LibraryObject) and "path" in one.attributes:
             path = one.attributes["path"].text
     source = machine.files.find_file(path) if path and HOLE not in path else None
-    found = source_files.parse_config(source) if source else None
-    return make_config_value(found) if isinstance(found, dict | list) else None
+    config = source_files.parse_config(source) if source else None
+    return make_config_value(config) if isinstance(config, dict | list) else None
 
 
-def make_config_value(found: object) -> AbstractValue:
-    if isinstance(found, dict):
-        return make_dict({str(key): make_config_value(value) for key, value in found.items()})
-    if isinstance(found, list):
-        return make_list([make_config_value(value) for value in found])
-    return make_constant(found) if isinstance(found, str | int | float | bool) or found is None else NOTHING
+def make_config_value(config: object) -> AbstractValue:
+    if isinstance(config, dict):
+        return make_dict({str(key): make_config_value(value) for key, value in config.items()})
+    if isinstance(config, list):
+        return make_list([make_config_value(value) for value in config])
+    return (
+        make_constant(config) if isinstance(config, str | int | float | bool) or config is None else NOTHING
+    )
 
 
 # Built-in functions.
@@ -248,8 +254,8 @@ PATH_METHODS = {
 def interpret_builtin_call(machine: AbstractInterpreter, call: LibraryCall) -> AbstractValue | None:
     name, given = call.name, (call.positional[0] if call.positional else NOTHING)
     if name in SAME_ELEMENTS and call.receiver is None:
-        if name in CONFIGS and (found := load_config(machine, given)):
-            return found
+        if name in CONFIGS and (result := load_config(machine, given)):
+            return result
         return given if call.positional else make_list([])
     if name in STARTED:
         return record_command(machine, call)
@@ -258,10 +264,10 @@ def interpret_builtin_call(machine: AbstractInterpreter, call: LibraryCall) -> A
         if source and target:
             machine.trace.copy_weights(source, target)
         return call.positional[1]
-    if call.receiver is None and (found := interpret_path_call(machine, call, given)):
-        return found
-    if found := interpret_file_call(machine, call, given):
-        return found
+    if call.receiver is None and (result := interpret_path_call(machine, call, given)):
+        return result
+    if result := interpret_file_call(machine, call, given):
+        return result
     if call.receiver is None:
         return _interpret_function(machine, call, given)
     return _interpret_text_method(machine, call)
@@ -292,9 +298,9 @@ def _interpret_function(
         case "itertools.chain":
             return make_open_list(join_values(machine.read_element(each) for each in call.positional))
         case "dict" | "types.SimpleNamespace" | "argparse.Namespace" | "collections.OrderedDict":
-            known = next((one for one in given.things if isinstance(one, DictValue)), None)
+            mapping = next((one for one in given.things if isinstance(one, DictValue)), None)
             return make_dict(
-                {**(known.known if known else {}), **call.keywords}, known.rest if known else NOTHING
+                {**(mapping.known if mapping else {}), **call.keywords}, mapping.rest if mapping else NOTHING
             )
         case "collections.defaultdict":
             return make_dict({}, make_list([]) if not given.things else machine.call_value(given, [], {}))
@@ -342,15 +348,15 @@ def _field_default(machine: AbstractInterpreter, call: LibraryCall, given: Abstr
 
 
 def _convert_number(call: LibraryCall, given: AbstractValue) -> AbstractValue:
-    marks, known = collect_marks(given), given.constant
+    marks, constant = collect_marks(given), given.constant
     if m.SAID in marks and call.name in ("int", "float"):
         # A number parsed from sampled text: only judging code does that.
         marks = (marks - m.OWN - {m.FILTERED}) | {m.JUDGED}
     try:
-        if call.name == "float" and isinstance(known, str | int | float) and given.known:
-            return make_constant(float(known), marks)
-        if call.name == "int" and isinstance(known, int | float) and abs(known) < 1e15:
-            return make_constant(int(known), marks)
+        if call.name == "float" and isinstance(constant, str | int | float) and given.known:
+            return make_constant(float(constant), marks)
+        if call.name == "int" and isinstance(constant, int | float) and abs(constant) < 1e15:
+            return make_constant(int(constant), marks)
     except (ValueError, OverflowError):
         pass
     return AbstractValue(marks)
@@ -406,6 +412,6 @@ def _format_text(text: str, call: LibraryCall) -> str:
         if value is None and number < len(call.positional):
             value, number = call.positional[number], number + 1
         head += str(value.constant) if value is not None and value.constant is not UNKNOWN else HOLE
-        more, brace, rest = tail.partition("{")
-        head += more
+        literal, brace, rest = tail.partition("{")
+        head += literal
     return head

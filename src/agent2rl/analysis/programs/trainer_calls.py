@@ -78,9 +78,9 @@ def _map_rows(rows: AbstractValue, new: AbstractValue) -> AbstractValue:
     after = next((one for one in new.things if isinstance(one, DictValue)), None)
     if after is None:
         return AbstractValue(rows.marks | collect_marks(new), things=rows.things)
-    known = {**(before.known if before else {}), **after.known}
+    fields = {**(before.known if before else {}), **after.known}
     rest = before.rest if before else AbstractValue(rows.marks)
-    return AbstractValue(new.marks, things=make_dict(known, rest).things)
+    return AbstractValue(new.marks, things=make_dict(fields, rest).things)
 
 
 def _build_loader(machine: AbstractInterpreter, call: LibraryCall) -> AbstractValue:
@@ -213,7 +213,7 @@ def _object_family(one: AbstractObject) -> str | None:
         return find_trainer_family(one.name)
     if isinstance(one, InstanceValue):
         return next(
-            (found for name in one.of.list_library_bases() if (found := find_trainer_family(name))), None
+            (family for name in one.of.list_library_bases() if (family := find_trainer_family(name))), None
         )
     return None
 
@@ -264,9 +264,9 @@ def _classify_trainer(
             if any(isinstance(one, ListValue) for one in loss.things)
             else loss
         )
-        found = array_calls.classify_loss(machine, collect_marks(loss))
-        if found and found[0] != "unknown":
-            return found
+        route_guess = array_calls.classify_loss(machine, collect_marks(loss))
+        if route_guess and route_guess[0] != "unknown":
+            return route_guess
     if route == "sft":
         return array_calls.classify_imitation(machine, marks, 0.95)
     if route != "policy-gradient":
@@ -309,10 +309,12 @@ def _interpret_lightning_fit(machine: AbstractInterpreter, call: LibraryCall) ->
         batch = machine.read_element(data)
     for one in module.things:
         if isinstance(one, InstanceValue) and one.of.find_member("training_step"):
-            found = machine.call_value(
+            step_result = machine.call_value(
                 machine.read_attribute(make_value(one), "training_step"), [batch, NOTHING], {}
             )
-            loss = machine.read_item(found, make_constant("loss")) if found.things else found
+            loss = (
+                machine.read_item(step_result, make_constant("loss")) if step_result.things else step_result
+            )
             array_calls.record_training(
                 machine,
                 AbstractValue(collect_marks(loss) | m.select_models(collect_marks(make_value(one)))),

@@ -77,23 +77,23 @@ def parse_training_job(launch: ProgramLaunch, files: AgentSourceFiles) -> ToolTr
     lost = (
         not config and any(word.endswith(CONFIGS) for word in launch.argv) and _is_config_driven(launch.name)
     )
-    found = "unknown" if lost else METHODS[method]
+    route = "unknown" if lost else METHODS[method]
     world = any(
         "env" in name or "multi_turn" in name for name in every if every[name] not in (None, False, "")
     )
     settings = [
-        (known, value, name.rpartition(".")[2], name in said)
+        (setting, value, name.rpartition(".")[2], name in said)
         for name, value in every.items()
-        if (known := program_settings.canonical_setting(name.rpartition(".")[2], name))
+        if (setting := program_settings.canonical_setting(name.rpartition(".")[2], name))
         and isinstance(value, str | int | float)
     ]
     return ToolTrainingJob(
-        found,
+        route,
         _find_first(every, INPUTS),
         words[-1] if method == "merge" and len(words) > 1 else _find_first(every, OUTPUTS),
         tuple(settings),
         path,
-        world and found == "policy-gradient",
+        world and route == "policy-gradient",
     )
 
 
@@ -141,8 +141,8 @@ def _is_config_driven(name: str) -> bool:
 
 
 def _normalise_method(name: str) -> str | None:
-    known = name.lower().replace("-", "_")
-    return known if known in METHODS else None
+    method = name.lower().replace("-", "_")
+    return method if method in METHODS else None
 
 
 def _find_torchtune_method(recipe: str) -> str | None:
@@ -156,15 +156,15 @@ def _load_config(launch: ProgramLaunch, files: AgentSourceFiles) -> tuple[str | 
     for word in launch.argv:
         path = re.sub(r"^--?[\w-]+=", "", word)
         if path.endswith(CONFIGS) and (source := files.find_file(path)):
-            found = source_files.parse_config(source)
-            if isinstance(found, dict):
-                return source.path, _flatten_config(found)
+            config = source_files.parse_config(source)
+            if isinstance(config, dict):
+                return source.path, _flatten_config(config)
     return None, {}
 
 
-def _flatten_config(found: dict[str, JsonValue], prefix: str = "") -> dict[str, JsonValue]:
+def _flatten_config(config: dict[str, JsonValue], prefix: str = "") -> dict[str, JsonValue]:
     flat: dict[str, JsonValue] = {}
-    for name, value in found.items():
+    for name, value in config.items():
         if isinstance(value, dict):
             flat |= _flatten_config(value, f"{prefix}{name}.")
         else:

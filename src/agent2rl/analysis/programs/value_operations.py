@@ -46,14 +46,14 @@ def look_up_attribute(machine: AbstractInterpreter, value: AbstractValue, name: 
         return make_constant(_path_part(value.constant, name), value.marks)
     if value.known and name == "value":
         return value  # `.value` of an Enum member
-    found = [_find_on_object(machine, value, each, name) for each in value.things]
+    results = [_find_on_object(machine, value, each, name) for each in value.things]
     if any(isinstance(each, DictValue) for each in value.things) and not any(
-        each is not None for each in found
+        each is not None for each in results
     ):
-        found.append(None)
-    known = [each for each in found if each is not None]
-    if known and len(known) == len(found):
-        joined = join_values(known)
+        results.append(None)
+    members = [each for each in results if each is not None]
+    if members and len(members) == len(results):
+        joined = join_values(members)
         return AbstractValue(joined.marks | value.marks, joined.constant, joined.things)
     owner = value.things[0] if value.things else None
     return AbstractValue(
@@ -72,11 +72,11 @@ def _find_on_object(
                 return make_list([make_constant(machine.place.path), *map(make_constant, machine.argv)])
             return make_value(LibrarySymbol(f"{owner.name}.{name}"))
         case ClassValue():
-            found = owner.find_member(name)
-            if name == "value" and found is None:
+            member = owner.find_member(name)
+            if name == "value" and member is None:
                 return make_value(owner)
             return (
-                found if found is not None else make_value(UnresolvedMethod(make_value(owner), owner, name))
+                member if member is not None else make_value(UnresolvedMethod(make_value(owner), owner, name))
             )
         case InstanceValue():
             return _find_on_instance(machine, value, owner, name)
@@ -96,8 +96,8 @@ def _find_on_object(
 
 
 def _load_submodule(machine: AbstractInterpreter, module: ModuleValue, name: str) -> AbstractValue | None:
-    found = machine.load_module(f"{module.name}.{name}", module.path.rpartition("/")[0])
-    return make_value(found) if found else None
+    submodule = machine.load_module(f"{module.name}.{name}", module.path.rpartition("/")[0])
+    return make_value(submodule) if submodule else None
 
 
 def _find_on_instance(
@@ -105,13 +105,13 @@ def _find_on_instance(
 ) -> AbstractValue | None:
     if name in owner.attributes:
         return owner.attributes[name]
-    found = owner.of.find_member(name)
-    if found is None:
+    member = owner.of.find_member(name)
+    if member is None:
         return None
-    if name in owner.keywords and not found.things:
+    if name in owner.keywords and not member.things:
         return owner.keywords[name]
     bound: list[AbstractValue] = []
-    for each in found.things:
+    for each in member.things:
         if not isinstance(each, FunctionValue):
             continue
         decorators = {decorator_name(node) for node in getattr(each.node, "decorator_list", [])}
@@ -121,7 +121,7 @@ def _find_on_instance(
             bound.append(make_value(each))
         else:
             bound.append(make_value(BoundMethod(each, make_value(owner, value.marks))))
-    return join_values(bound) if bound else found
+    return join_values(bound) if bound else member
 
 
 def decorator_name(node: object) -> str:
@@ -196,9 +196,9 @@ class ItemInterpreter(AbstractInterpreter):
                     loose.append(self.read_element(make_value(one)))
                 case _:
                     pass
-        found = join_values([*exact, *loose])
-        found = AbstractValue(found.marks | value.marks, found.constant, found.things)
-        return found if exact else self.mark_named_item(found, key)
+        item = join_values([*exact, *loose])
+        item = AbstractValue(item.marks | value.marks, item.constant, item.things)
+        return item if exact else self.mark_named_item(item, key)
 
     def mark_named_item(self, value: AbstractValue, name: Constant) -> AbstractValue:
         """Mark an item of a row or of an environment's response by its name."""
@@ -218,25 +218,25 @@ class ItemInterpreter(AbstractInterpreter):
 
     def read_element(self, value: AbstractValue) -> AbstractValue:
         """Return any element of a value."""
-        known: list[AbstractValue] = []
+        elements: list[AbstractValue] = []
         for one in value.things:
             match one:
                 case ListValue() | DictValue():
-                    known.append(one.join_elements() if isinstance(one, ListValue) else NOTHING)
+                    elements.append(one.join_elements() if isinstance(one, ListValue) else NOTHING)
                 case InstanceValue():
                     for name in ("__iter__", "__getitem__"):
                         if one.of.find_member(name):
-                            found = self.call_value(self.read_attribute(make_value(one), name), [], {})
-                            known.append(self.read_element(found) if name == "__iter__" else found)
+                            joined = self.call_value(self.read_attribute(make_value(one), name), [], {})
+                            elements.append(self.read_element(joined) if name == "__iter__" else joined)
                             break
                 case LibraryObject() if "rows" in one.attributes:
-                    known.append(one.attributes["rows"])
+                    elements.append(one.attributes["rows"])
                 case LibraryObject() | UnresolvedMethod():
-                    known.append(AbstractValue(things=(one,)))
+                    elements.append(AbstractValue(things=(one,)))
                 case _:
                     pass
-        found = join_values(known)
-        return AbstractValue(found.marks | value.marks, found.constant, found.things)
+        joined = join_values(elements)
+        return AbstractValue(joined.marks | value.marks, joined.constant, joined.things)
 
     def read_attribute(self, value: AbstractValue, name: str) -> AbstractValue:
         return look_up_attribute(self, value, name)
@@ -300,17 +300,17 @@ def _interpret_dict_method(
     key = positional[0].constant if positional and positional[0].known else UNKNOWN
     if name in ("get", "pop", "setdefault"):
         if key is not UNKNOWN and str(key) in owner.known:
-            found = owner.known[str(key)]
+            item = owner.known[str(key)]
         elif name == "setdefault" and len(positional) > 1:
             if key is UNKNOWN:
                 owner.rest = join_values([owner.rest, positional[1]])
-                found = owner.rest
+                item = owner.rest
             else:
-                found = owner.known[str(key)] = positional[1]
+                item = owner.known[str(key)] = positional[1]
         else:
             otherwise = positional[1] if len(positional) > 1 else NOTHING
-            found = join_values([owner.rest if key is not UNKNOWN else owner.join_elements(), otherwise])
-        return AbstractValue(found.marks | receiver.marks, found.constant, found.things)
+            item = join_values([owner.rest if key is not UNKNOWN else owner.join_elements(), otherwise])
+        return AbstractValue(item.marks | receiver.marks, item.constant, item.things)
     if name == "items":
         if owner.rest is NOTHING:
             return make_list([make_list([make_constant(each), value]) for each, value in owner.known.items()])
