@@ -148,7 +148,7 @@ def read_resume_state(
     of: defaultdict[str, list[Data]] = defaultdict(list)
     for entry in entries:
         of[entry.kind].append(entry.data)
-    told = [Submission.model_validate(one["submission"]) for one in of["submitted"] + of["graded"]]
+    submissions = [Submission.model_validate(one["submission"]) for one in of["submitted"] + of["graded"]]
     return ResumeState(
         opened_at=entries[0].time if entries else None,
         resumed=len(of["resumed"]),
@@ -163,7 +163,7 @@ def read_resume_state(
         agent_end=next(
             (AgentEnd.model_validate(one["over"]) for one in of["ended"] if one.get("over")), None
         ),
-        submissions={one.id: one for one in told},
+        submissions={one.id: one for one in submissions},
         graded=frozenset(one["submission"]["id"] for one in of["graded"]),
         manifests={one["submission"]["id"]: one["manifest_sha256"] for one in of["submitted"]},
         pinned=frozenset(one["submission"] for one in of["revision_of"]),
@@ -201,8 +201,8 @@ def _measure_lifetime(started: LedgerEntry, noted: float, beat: Heartbeat | None
     return beat.monotonic - began + min(max(0.0, noted - beat.time), BEAT_SECONDS)
 
 
-def _parse_contamination(told: Data) -> ContaminationSummary:
-    return ContaminationSummary(**{name: told[name] for name in ContaminationSummary.model_fields})
+def _parse_contamination(summary: Data) -> ContaminationSummary:
+    return ContaminationSummary(**{name: summary[name] for name in ContaminationSummary.model_fields})
 
 
 def _read_meter_state(events: Iterable[TimelineEvent]) -> MeterState:
@@ -223,12 +223,12 @@ def _read_meter_state(events: Iterable[TimelineEvent]) -> MeterState:
 
 
 def _parse_events(events: Iterable[TimelineEvent], kind: str, form: type[R]) -> list[R]:
-    found = []
+    records = []
     for event in events:
         if event.kind == kind:
             with suppress(ValidationError):
-                found.append(form.model_validate(event.data))
-    return found
+                records.append(form.model_validate(event.data))
+    return records
 
 
 # Repair of half-written files. Each step can be repeated.

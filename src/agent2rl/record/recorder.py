@@ -175,7 +175,7 @@ class Recorder:
         self,
         where: SubmissionPaths,
         split: Split,
-        found: EvalResult,
+        evaluation: EvalResult,
         measured: Mapping[str, JsonValue] | None = None,
     ) -> None:
         """Record the model's answers on a split and the examples without a result.
@@ -183,12 +183,12 @@ class Recorder:
         `measured` says which run measured them and when, if that may have been another run.
         """
         where.root.mkdir(parents=True, exist_ok=True)
-        digest = write_json_lines(where.results_file(split), found.results)
+        digest = write_json_lines(where.results_file(split), evaluation.results)
         name = self.paths.relative_name(where.results_file(split))
-        more: dict[str, JsonValue] = {"missing": {**found.missing}} if found.missing else {}
-        more |= {"measured": {**measured}} if measured else {}
+        extra: dict[str, JsonValue] = {"missing": {**evaluation.missing}} if evaluation.missing else {}
+        extra |= {"measured": {**measured}} if measured else {}
         self.record_entry(
-            "results", file=name, sha256=digest, n=len(found.results), how={**found.how}, **more
+            "results", file=name, sha256=digest, n=len(evaluation.results), how={**evaluation.how}, **extra
         )
 
     def record_lineage(self, where: SubmissionPaths, report: Record) -> None:
@@ -196,17 +196,17 @@ class Recorder:
         digest = write_record(where.lineage, report)
         self.record_entry("lineage", file=self.paths.relative_name(where.lineage), sha256=digest)
 
-    def record_contamination(self, found: Contamination) -> None:
+    def record_contamination(self, contamination: Contamination) -> None:
         """Record the result of the contamination search. Only the file has the passages."""
-        digest = write_record(self.paths.contamination, found)
+        digest = write_record(self.paths.contamination, contamination)
         name = self.paths.relative_name(self.paths.contamination)
-        self.record_entry("contamination", file=name, sha256=digest, **found.summary.model_dump())
+        self.record_entry("contamination", file=name, sha256=digest, **contamination.summary.model_dump())
 
     def record_exchange(self, exchange: LlmExchange) -> None:
         """Record one request to the driver LLM."""
         with self._lock, self.paths.usage.open("a", encoding="utf-8") as file:
             file.write(exchange.model_dump_json() + "\n")
-        asked = DriverRequest(
+        request = DriverRequest(
             began=exchange.at,
             seconds=exchange.seconds,
             stalled_seconds=exchange.stalled_seconds,
@@ -214,7 +214,7 @@ class Recorder:
             input=exchange.tokens.input if exchange.tokens else None,
             output=exchange.tokens.output if exchange.tokens else None,
         )
-        self.record_event("request", **asked.model_dump())
+        self.record_event("request", **request.model_dump())
 
     def record_account(self, path: Path, record: Record | None = None) -> None:
         """Record a file with the agent's own account of its work, after its end."""
@@ -242,10 +242,10 @@ class Recorder:
         with self._lock:
             self._sealed = True
         remove_half_written(self.paths)
-        found = hash_run_files(self.paths)
-        digest = write_record(self.paths.files, found)
+        run_files = hash_run_files(self.paths)
+        digest = write_record(self.paths.files, run_files)
         name = self.paths.relative_name(self.paths.files)
-        self.record_entry("files", file=name, sha256=digest, n=len(found.files))
+        self.record_entry("files", file=name, sha256=digest, n=len(run_files.files))
 
     def __enter__(self) -> Self:
         return self

@@ -106,12 +106,12 @@ def is_held(path: Path) -> bool:
     except OSError:  # missing, or not accessible
         return False
     try:
-        found = fcntl.fcntl(file, fcntl.F_OFD_GETLK, _pack_flock())
+        reply = fcntl.fcntl(file, fcntl.F_OFD_GETLK, _pack_flock())
     except OSError:  # not a file that can be locked
         return False
     finally:
         os.close(file)
-    kind: int = struct.unpack(FLOCK_FORMAT, found)[0]
+    kind: int = struct.unpack(FLOCK_FORMAT, reply)[0]
     return kind != fcntl.F_UNLCK
 
 
