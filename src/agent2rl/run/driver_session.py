@@ -129,12 +129,12 @@ class DriverSetup:
             return
         self._recorders.append(recorder)
         self._gateway.restore_exchanges(recorder.past.exchanges)
-        over, gateway = _AnyEvent(stop, self._gateway.over), self._gateway
+        stop_or_over, gateway = _AnyEvent(stop, self._gateway.over), self._gateway
         with serve_on_socket(gateway.application, connections=CONNECTIONS) as socket:
             try:
                 with closing(gateway):
                     yield DriverSession(
-                        self._agent, over, gateway, self._driver, prefix, (Door(DOOR, socket),)
+                        self._agent, stop_or_over, gateway, self._driver, prefix, (Door(DOOR, socket),)
                     )
             finally:
                 recorder.record_usage(gateway.usage())
