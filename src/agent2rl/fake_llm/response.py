@@ -154,18 +154,18 @@ class ScriptedResponse:
         kind, chunks = self.wired.write(self.asked, self.play.reply)
         if trouble:
             chunks = chunks[: len(chunks) // 2]
-            told = chunks[-1].told if chunks else None
-            chunks.append(ResponseChunk(_render_stream_error(self.asked.wire, body), told))
+            tokens = chunks[-1].told if chunks else None
+            chunks.append(ResponseChunk(_render_stream_error(self.asked.wire, body), tokens))
         return kind, chunks
 
     def _build_headers(self, kind: str, chunks: list[ResponseChunk]) -> list[tuple[bytes, bytes]]:
-        found = {"content-type": kind, "cache-control": "no-cache"}
-        found |= dict.fromkeys(("request-id", "x-request-id"), self.play.reply.id)
+        headers = {"content-type": kind, "cache-control": "no-cache"}
+        headers |= dict.fromkeys(("request-id", "x-request-id"), self.play.reply.id)
         if self.play.trouble and self.play.trouble.retry_after is not None:
-            found["retry-after"] = str(self.play.trouble.retry_after)
+            headers["retry-after"] = str(self.play.trouble.retry_after)
         if not self.asked.stream:
-            found["content-length"] = str(sum(len(chunk.data) for chunk in chunks))
-        return [(name.encode(), value.encode()) for name, value in found.items()]
+            headers["content-length"] = str(sum(len(chunk.data) for chunk in chunks))
+        return [(name.encode(), value.encode()) for name, value in headers.items()]
 
     def _log_outcome(self, outcome: Outcome) -> None:
         if not self._noted:
@@ -173,7 +173,7 @@ class ScriptedResponse:
             self.note(self._build_log_line(self._status if self._begun else None, outcome, self._told))
 
     def _build_log_line(
-        self, status: int | None, outcome: Outcome, told: TokenCounts | None
+        self, status: int | None, outcome: Outcome, tokens: TokenCounts | None
     ) -> RequestLogLine:
         play, reply = self.play, self.play.reply
         return RequestLogLine(
@@ -186,7 +186,7 @@ class ScriptedResponse:
             stream=self.asked.stream,
             status=status,
             outcome=outcome,
-            tokens=told,
+            tokens=tokens,
             conversation=play.conversation,
             step=play.step,
             label=play.label,
