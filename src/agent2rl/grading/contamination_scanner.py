@@ -88,15 +88,15 @@ def scan_workspace(here: Path) -> Contamination:
         if matches := search_chunks(index, document.chunks):
             tally.add_matches(document.path, matches)
     left_out = [
-        SkippedFiles(reason=reason, files=left.files, bytes=left.bytes)
-        for reason, left in sorted(leftovers.left_out.items())
+        SkippedFiles(reason=reason, files=unread.files, bytes=unread.bytes)
+        for reason, unread in sorted(leftovers.left_out.items())
     ]
     return Contamination(
         done=True,
         files=leftovers.read_files,
         bytes=leftovers.read_bytes,
-        left_out_files=sum(left.files for left in left_out),
-        left_out_bytes=sum(left.bytes for left in left_out),
+        left_out_files=sum(unread.files for unread in left_out),
+        left_out_bytes=sum(unread.bytes for unread in left_out),
         flagged={split: len(tally.examples[split]) for split in job.splits},
         flagged_files=tally.files,
         ngram_words=index.rule.n,

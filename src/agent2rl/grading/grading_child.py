@@ -49,8 +49,8 @@ MEMORY_BYTES, DISK_BYTES, PROCESSES = 2 << 30, 64 << 20, 16
 
 def count_program_sandboxes(task: Task) -> int:
     """Return the number of sandboxes for a grading: as many as the task wants, limited by the cores."""
-    wanted = task.evaluator.program_workers if isinstance(task.evaluator, ProgramEvaluator) else 0
-    return min(wanted, len(os.sched_getaffinity(0)))
+    workers = task.evaluator.program_workers if isinstance(task.evaluator, ProgramEvaluator) else 0
+    return min(workers, len(os.sched_getaffinity(0)))
 
 
 class ProgramSandboxes:

@@ -218,11 +218,11 @@ class GradingService:
 
     def start(self) -> float:
         """Start or resume the clock, accept submissions, and return the time of the deadline."""
-        left = self.budget.wall_seconds - self._recorder.past.used_seconds
+        seconds_left = self.budget.wall_seconds - self._recorder.past.used_seconds
         self.started_at = time.time() - self._recorder.past.used_seconds
-        self._deadline = time.monotonic() + left
+        self._deadline = time.monotonic() + seconds_left
         self._open = True
-        return time.time() + left
+        return time.time() + seconds_left
 
     def finish_gradings(self) -> None:
         """Accept no more submissions, and wait until all have a verdict.
