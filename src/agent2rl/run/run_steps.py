@@ -30,7 +30,7 @@ from agent2rl.core.grading_records import (
 )
 from agent2rl.core.llm import LlmUsage
 from agent2rl.core.records import Asset, Ending, Isolation, Rollouts, RunResult, RunSpec, TimeBreakdown
-from agent2rl.core.sandbox import Door, Enclosure, Sandbox
+from agent2rl.core.sandbox import Enclosure, Sandbox, ServiceSocket
 from agent2rl.core.task import Task
 from agent2rl.grading.baseline import BaselineGrader
 from agent2rl.grading.contamination_scan import ContaminationScan
@@ -279,7 +279,7 @@ def read_agent_secrets(agent: Agent, recorder: Recorder) -> dict[str, str]:
 
 
 def make_agent_enclosure(
-    spec: RunSpec, child: GradingChild, assets: Assets, doors: tuple[Door, ...], paths: RunPaths
+    spec: RunSpec, child: GradingChild, assets: Assets, sockets: tuple[ServiceSocket, ...], paths: RunPaths
 ) -> Enclosure:
     return Enclosure(
         role="agent",
@@ -290,7 +290,7 @@ def make_agent_enclosure(
         limits=child.limits,
         mounts=workspace.list_read_only_mounts(paths.workspace, spec, assets),
         hidden=_list_hidden_paths(spec),
-        doors=doors,
+        sockets=sockets,
     )
 
 
