@@ -66,13 +66,13 @@ class RolloutMeter:
         self._limit = budget.environment_steps
         self._recorder = recorder
         self._lock = threading.Lock()
-        past = recorder.past
-        self._began = time.monotonic() - past.used_seconds
-        self._claimed: dict[str, tuple[int, RolloutCounts]] = dict(past.played.claimed)
+        resume_state = recorder.resume_state
+        self._began = time.monotonic() - resume_state.used_seconds
+        self._claimed: dict[str, tuple[int, RolloutCounts]] = dict(resume_state.played.claimed)
         """By reporter: its last sequence number and the sum of its reports."""
-        self._reports = past.played.reports
+        self._reports = resume_state.played.reports
         self._total = sum((mine for _, mine in self._claimed.values()), RolloutCounts())
-        self._witnessed: dict[str, int] = past.played.witnessed.model_dump()
+        self._witnessed: dict[str, int] = resume_state.played.witnessed.model_dump()
         self._flushed = dict(self._witnessed)
         self._flushed_at = time.monotonic()
 

@@ -136,7 +136,7 @@ class GradingService:
         self._state_lock = threading.Lock()
         self._open = False
         self._note_count = 0
-        self._submissions: dict[int, Submission] = dict(recorder.past.submissions)
+        self._submissions: dict[int, Submission] = dict(recorder.resume_state.submissions)
         self.grader = SubmissionGrader(graded.base, graded.child, recorder, stop)
         self._grading_deadline = math.inf
         """When gradings must end after the end of the agent, on the clock of `time.monotonic`."""
@@ -205,21 +205,21 @@ class GradingService:
 
     def grade_leftover_submissions(self) -> None:
         """Grade, in order, what a crashed harness accepted and did not grade."""
-        past = self._recorder.past
-        if past.agent_end is not None:
+        resume_state = self._recorder.resume_state
+        if resume_state.agent_end is not None:
             self._limit_gradings()
-        for submission in past.submissions.values():
-            if submission.id not in past.pinned:
+        for submission in resume_state.submissions.values():
+            if submission.id not in resume_state.pinned:
                 self._on_accept(submission.id)
             if submission.verdict is None:
                 self._grade_submission(submission.id, 0.0)
-            elif submission.id not in past.graded:
+            elif submission.id not in resume_state.graded:
                 self._recorder.record_verdict(submission)
 
     def start(self) -> float:
         """Start or resume the clock, accept submissions, and return the time of the deadline."""
-        seconds_left = self.budget.wall_seconds - self._recorder.past.used_seconds
-        self.started_at = time.time() - self._recorder.past.used_seconds
+        seconds_left = self.budget.wall_seconds - self._recorder.resume_state.used_seconds
+        self.started_at = time.time() - self._recorder.resume_state.used_seconds
         self._deadline = time.monotonic() + seconds_left
         self._open = True
         return time.time() + seconds_left
@@ -387,8 +387,8 @@ class GradingService:
         earlier = self._find_same_content(submission)
         if earlier is not None:
             return repeat_verdict(earlier)
-        if submission.id in self._recorder.past.submissions:
-            require_intact_copy(paths, self._recorder.past.manifests[submission.id])
+        if submission.id in self._recorder.resume_state.submissions:
+            require_intact_copy(paths, self._recorder.resume_state.manifests[submission.id])
         parts = self.grader.check(paths)
         digest = weights_sha256(paths.model)
         if digest == graded.base.weights_sha256:

@@ -85,7 +85,7 @@ class SubmissionGrader:
         build: Callable[[Path], BuiltFiles],
     ) -> EvalResult:
         recorder = self._recorder
-        results = recorder.past.read_recorded_results(recorder.paths, where, split)
+        results = recorder.resume_state.read_recorded_results(recorder.paths, where, split)
         if results is not None:
             logger.debug("%s, %s: results are already recorded", where.root.name, split)
             return results

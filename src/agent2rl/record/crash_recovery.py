@@ -275,27 +275,27 @@ def _end_last_line(log: Path) -> None:
             file.write(b"\n")
 
 
-def repair_files(paths: RunPaths, past: ResumeState) -> Iterator[str]:
+def repair_files(paths: RunPaths, resume_state: ResumeState) -> Iterator[str]:
     """Make the files match the ledger, and yield what was done."""
     for path in sorted(paths.submissions.glob("*")):
-        if path.name not in map(str, past.submissions):
+        if path.name not in map(str, resume_state.submissions):
             remove_tree(path)
             yield f"{paths.relative_name(path)} is gone: it was never taken in"
-    for submission in past.submissions.values():
+    for submission in resume_state.submissions.values():
         where = paths.submission_paths(submission.id)
         where.root.mkdir(parents=True, exist_ok=True)
         if _read_submission(paths, submission.id) != submission:
             write_record(where.record, submission)
             yield f"{paths.relative_name(where.record)} was written"
-        if submission.id in past.graded and not submission.kept:
+        if submission.id in resume_state.graded and not submission.kept:
             shutil.rmtree(where.model, ignore_errors=True)
     remove_half_written(paths)
-    if not past.started:
+    if not resume_state.started:
         for path in (paths.workspace, paths.revisions, paths.scratch):
             remove_tree(path)
         paths.agent_log.unlink(missing_ok=True)
         return
-    if not past.agent_end:
+    if not resume_state.agent_end:
         _end_last_line(paths.agent_log)
     for path in paths.scratch.glob("*"):
         if path != paths.agent_scratch:

@@ -21,12 +21,12 @@ from agent2rl.core.llm import LlmExchange, LlmUsage
 from agent2rl.core.records import Record, RunResult, RunSpec
 from agent2rl.record.crash_recovery import (
     ResumeState,
+    read_resume_state,
     read_spec,
     remove_half_written,
     repair_files,
     repair_line_files,
 )
-from agent2rl.record.crash_recovery import read_resume_state as read_past
 from agent2rl.record.files import (
     canonical_json_line,
     remove_tree,
@@ -43,12 +43,12 @@ Notify = Callable[[TimelineEvent], None]
 
 
 class Recorder:
-    def __init__(self, paths: RunPaths, notify: Notify, hold: RunLock, past: ResumeState) -> None:
+    def __init__(self, paths: RunPaths, notify: Notify, hold: RunLock, resume_state: ResumeState) -> None:
         self.paths = paths
-        self.past = past
+        self.resume_state = resume_state
         self._notify = notify
         self._lock = threading.Lock()
-        self._counts: Counter[str] = Counter(past.events)
+        self._counts: Counter[str] = Counter(resume_state.events)
         self._hold = hold
         self._events = paths.events.open("a", encoding="utf-8")
         self._sealed = False
@@ -77,19 +77,21 @@ class Recorder:
         spec = read_spec(paths)
         if entries and entries[0].data["spec_sha256"] != sha256_file(paths.spec):
             raise UserError(f"{paths.spec} was changed: the ledger has another hash.", "Restore it.")
-        past = read_past(paths, entries, hold.last_beat)
-        mended = (*mended, *repair_files(paths, past))
-        dead = max(0.0, time.time() - past.last_alive) if past.last_alive else 0.0
-        past = replace(past, resumed=past.resumed + 1, dead_seconds=past.dead_seconds + dead)
-        recorder = cls(paths, notify, hold, past)
+        resume_state = read_resume_state(paths, entries, hold.last_beat)
+        mended = (*mended, *repair_files(paths, resume_state))
+        dead = max(0.0, time.time() - resume_state.last_alive) if resume_state.last_alive else 0.0
+        resume_state = replace(
+            resume_state, resumed=resume_state.resumed + 1, dead_seconds=resume_state.dead_seconds + dead
+        )
+        recorder = cls(paths, notify, hold, resume_state)
         if not entries:
             recorder._record_opening(spec)
         recorder.record_entry(
             "resumed",
             run_id=paths.run_id,
-            used_seconds=past.used_seconds,
+            used_seconds=resume_state.used_seconds,
             dead_seconds=dead,
-            ungraded=len(past.submissions) - len(past.graded),
+            ungraded=len(resume_state.submissions) - len(resume_state.graded),
             mended=list(mended),
         )
         hold.start_heartbeat()
@@ -149,7 +151,7 @@ class Recorder:
         self.record_entry(
             "started",
             deadline=deadline,
-            used_seconds=self.past.used_seconds,
+            used_seconds=self.resume_state.used_seconds,
             monotonic=time.monotonic(),
             instructions_version=instructions_version,
         )

@@ -182,7 +182,7 @@ class RevisionWatcher:
         self._recorder = recorder
         self._reader = WorkspaceReader(recorder.paths.workspace, given)
         self._revisions = RevisionRecorder(recorder.paths.revisions, self._reader)
-        self._known = recorder.past.revisions
+        self._known = recorder.resume_state.revisions
         self._warned = False
         self._noting = threading.Lock()
         self._over = threading.Event()
@@ -215,7 +215,9 @@ class RevisionWatcher:
         The agent's own mounted files are read once, because they are read-only.
         """
         self._reader.brought = read_brought_files([(mount.source, mount.target) for mount in brings])
-        self.take_revision("when the run was resumed" if self._recorder.past.started else "as it was given")
+        self.take_revision(
+            "when the run was resumed" if self._recorder.resume_state.started else "as it was given"
+        )
         thread = threading.Thread(target=self._watch_until_over, name="revisions", daemon=True)
         thread.start()
         try:
@@ -306,7 +308,7 @@ class AgentObserver:
         self._looks: Queue[_ProcessSnapshot] = Queue(MOST_WAITING)
         self._over = threading.Event()
         self._lives = ProcessMonitor(recorder)
-        self._files = WorkspaceWatcher(recorder.paths.workspace, recorder.past.files)
+        self._files = WorkspaceWatcher(recorder.paths.workspace, recorder.resume_state.files)
         self._load: _PendingSample | None = None
         self._gpus_due = self._files_due = 0.0
         self._since = time.monotonic()

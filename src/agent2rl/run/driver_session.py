@@ -128,7 +128,7 @@ class DriverSetup:
             yield DriverSession(self._agent, stop)
             return
         self._recorders.append(recorder)
-        self._gateway.restore_exchanges(recorder.past.exchanges)
+        self._gateway.restore_exchanges(recorder.resume_state.exchanges)
         stop_or_over, gateway = _AnyEvent(stop, self._gateway.over), self._gateway
         with serve_on_socket(gateway.application, connections=CONNECTIONS) as socket:
             try:

@@ -87,7 +87,7 @@ def _execute_run(
         open_grading_proxy(GradingProxyOptions.from_spec(spec), task, settings) as proxy,
         open_recorder() as recorder,
     ):
-        outcome = RunOutcome.from_resume_state(recorder.paths.run_id, spec, recorder.past)
+        outcome = RunOutcome.from_resume_state(recorder.paths.run_id, spec, recorder.resume_state)
         run = _ActiveRun(
             spec,
             task,
@@ -115,7 +115,7 @@ def _execute_run(
             outcome.mark_failed(f"Internal error of agent2rl or a plugin: {type(error).__name__}: {error}")
         if stop.is_set():
             outcome.ending = "interrupted"
-        if proxy.judged and not recorder.past.resumed:
+        if proxy.judged and not recorder.resume_state.resumed:
             outcome.judge_usage = proxy.judged()
         result = outcome.make_result()
         recorder.close(result)
@@ -216,7 +216,7 @@ def _run_agent_with_sockets(
     brief = driver.add_driver_to_brief(brief)
     with revisions.watch_workspace(launcher.list_agent_mounts(brief)), observer.observe_agent():
         service.grade_leftover_submissions()
-        agent_end = recorder.past.agent_end
+        agent_end = recorder.resume_state.agent_end
         if agent_end is None:
             deadline = service.start()
             recorder.record_start(deadline, INSTRUCTIONS_VERSION)

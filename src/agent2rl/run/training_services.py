@@ -110,7 +110,9 @@ def serve_training_judge(
         def record_usage(usage: JudgeUsage) -> None:
             recorder.record_event("train_judge", **usage.model_dump())
 
-        judge = TrainingJudge(judging, spec.train_judge_questions, recorder.past.train_judge, record_usage)
+        judge = TrainingJudge(
+            judging, spec.train_judge_questions, recorder.resume_state.train_judge, record_usage
+        )
         try:
             with serve_on_socket(create_training_judge_app(judge)) as socket:
                 yield TrainingJudgeAccess((ServiceSocket(VARIABLE, socket),), judge.read_usage)
