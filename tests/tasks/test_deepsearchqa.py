@@ -47,7 +47,7 @@ def mini() -> Splits:
 @pytest.fixture
 def beside(mini: Splits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What lies beside the examples, as a grading child has it."""
-    for name, write in mini.beside.items():
+    for name, write in mini.evaluator_folders.items():
         assert callable(write)
         (tmp_path / "beside" / name).mkdir(parents=True)
         write(tmp_path / "beside" / name)

@@ -146,7 +146,7 @@ class BaselineGrader:
                     "model": self.base.manifest.sha256,
                     "task": self.child.task,
                     "data": self.child.splits[split].sha256,
-                    "beside": {name: folder.sha256 for name, folder in self.child.beside.items()},
+                    "beside": {name: folder.sha256 for name, folder in self.child.evaluator_folders.items()},
                     "evaluator": self.evaluator_version,
                     "offer": self.child.proxy_description,
                     "engine": self.child.engine,

@@ -252,7 +252,7 @@ class Assets:
     records: tuple[Asset, ...]
     whole: Sequence[Example]
     """The training examples with what is withheld of them."""
-    beside: Mapping[str, EvaluatorFolder]
+    evaluator_folders: Mapping[str, EvaluatorFolder]
     """What grading children see beside the examples, by name."""
 
 
@@ -272,12 +272,13 @@ def load_assets(spec: RunSpec, task: Task, cache: Path, tell: ProgressCallback =
     source = spec.data_dir or task.id
     train_sha256 = sha256_text(_format_examples(loaded.train))
     records.append(Asset(name="train", source=source, sha256=train_sha256))
-    beside = prepare_beside_folders(loaded, cache / "tasks" / task.id)
+    evaluator_folders = prepare_evaluator_folders(loaded, cache / "tasks" / task.id)
     records += [Asset(name=name, source=source, sha256=file.sha256) for name, file in splits.items()]
     records += [
-        Asset(name=f"beside {name}", source=source, sha256=folder.sha256) for name, folder in beside.items()
+        Asset(name=f"beside {name}", source=source, sha256=folder.sha256)
+        for name, folder in evaluator_folders.items()
     ]
-    return Assets(base, loaded.train, loaded.folders, splits, tuple(records), whole, beside)
+    return Assets(base, loaded.train, loaded.folders, splits, tuple(records), whole, evaluator_folders)
 
 
 def get_expert_remover(task: Task) -> Callable[[Splits], Splits]:
@@ -354,10 +355,10 @@ def test_set(loaded: Splits) -> Sequence[Example]:
     return sorted([*loaded.feedback, *loaded.heldout], key=lambda e: e.id) if whole is None else whole
 
 
-def prepare_beside_folders(loaded: Splits, cache: Path) -> dict[str, EvaluatorFolder]:
+def prepare_evaluator_folders(loaded: Splits, cache: Path) -> dict[str, EvaluatorFolder]:
     """Return the folders of the evaluator: the user's own as they are, generated ones from the cache."""
     folders = {}
-    for name, folder in loaded.beside.items():
+    for name, folder in loaded.evaluator_folders.items():
         if isinstance(folder, Path):
             _require_plain_files(folder)
             folders[name] = EvaluatorFolder(folder.resolve(), compute_manifest(folder.resolve()).sha256)

@@ -22,7 +22,7 @@ from agent2rl.core.task import ChatEvaluator, Example, JointEvaluator, Splits, T
 from agent2rl.evaluators.win_rates import is_compressed
 from agent2rl.grading.grading_child import GradingChild, count_program_sandboxes
 from agent2rl.run import grading_proxy_setup, machine
-from agent2rl.run.assets import prepare_beside_folders, test_set, write_split_file
+from agent2rl.run.assets import prepare_evaluator_folders, test_set, write_split_file
 from agent2rl.run.grading_proxy_setup import OpenedGradingProxy
 from agent2rl.run.private_places import PrivateSandbox, find_private_places
 from agent2rl.run.settings import Settings
@@ -52,7 +52,7 @@ def make_replay_child(
         engine=ENGINE,
         settings=EvalSettings(),
         splits={},
-        beside=prepare_beside_folders(loaded, settings.cache / "tasks" / task.id),
+        evaluator_folders=prepare_evaluator_folders(loaded, settings.cache / "tasks" / task.id),
         limits=machine.resolve_limits(settings.runs),
         seconds=seconds,
         code=task.code,

@@ -221,7 +221,7 @@ def make_grading_child(
         settings=EvalSettings(seed=spec.seed, samples=spec.samples, temperature=spec.temperature),
         prompts=spec.prompts,
         splits=assets.splits,
-        beside=assets.beside,
+        evaluator_folders=assets.evaluator_folders,
         limits=limits,
         seconds=spec.grading_seconds,
         code=task.code,

@@ -66,7 +66,7 @@ def load(data_dir: Path | None) -> Splits:
         load_training_examples(data_dir),
         feedback,
         heldout,
-        beside={FOLDER: lambda folder: _write_difficulties(difficulties, folder)},
+        evaluator_folders={FOLDER: lambda folder: _write_difficulties(difficulties, folder)},
     )
 
 

@@ -209,7 +209,7 @@ def load(data_dir: Path | None) -> Splits:
         generate_instructions("train", 2000),
         tuple(numbered[: len(feedback)]),
         tuple(numbered[len(feedback) :]),
-        beside={FOLDER: lambda folder: _write_difficulties_file(numbered, folder)},
+        evaluator_folders={FOLDER: lambda folder: _write_difficulties_file(numbered, folder)},
     )
 
 

@@ -175,7 +175,7 @@ def load(data_dir: Path | None, kind: Kind | None = None) -> Splits:
         heldout=test,
         test=test,
         folders={SHOP: partial(write_visible_files, folder)},
-        beside={SHOP: folder},
+        evaluator_folders={SHOP: folder},
     )
 
 
