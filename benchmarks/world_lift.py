@@ -69,7 +69,7 @@ class Subject:
         self._evaluator, self._tests, self._expert = evaluator, tests, world.expert
         self.games = world.games
         self.arena = Arena(
-            world.environment, evaluator.telling, evaluator.action, evaluator.sampling, evaluator.get_kind
+            world.environment, evaluator.prompt, evaluator.action, evaluator.sampling, evaluator.get_kind
         )
 
     def shown(

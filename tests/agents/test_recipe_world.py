@@ -65,7 +65,7 @@ def now(job: train.RecipeJob, stage: str, seconds: float) -> TrainingRound:
 
 
 def test_the_world_is_put_to_the_model_as_the_grader_puts_it(games: WorldSubject) -> None:
-    assert games.arena.telling == STAIRS_PROMPT
+    assert games.arena.prompt == STAIRS_PROMPT
     assert games.arena.sampling.stop == ("\n",)
     assert games.arena.action("> up") == "up"
     assert games.arena.world().reset(STAIRS_EXAMPLES[1]) == StairsEnvironment().reset(STAIRS_EXAMPLES[1])

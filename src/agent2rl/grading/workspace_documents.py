@@ -296,8 +296,8 @@ class WorkspaceDocuments:
         if len(self._entries) >= self.bounds.files:
             self._count_unread(TOO_MANY, status.st_size)
             return
-        telling = parts[0] == "code" or TELLING.search(parts[-1])
-        rank = 2 if len(parts) > 1 and parts[0] in GIVEN else 0 if telling else 1
+        informative = parts[0] == "code" or TELLING.search(parts[-1])
+        rank = 2 if len(parts) > 1 and parts[0] in GIVEN else 0 if informative else 1
         self._entries.append(_FileEntry(rank, status.st_size, parts))
 
     def _count_unread(self, reason: str, size: int = 0) -> None:

@@ -215,7 +215,7 @@ class WorldSubject:
     @classmethod
     def read(cls, workspace: Path, data: Path) -> "WorldSubject":
         world, evaluator = count_steps(open_world(data)), _load_evaluator(workspace / "eval.py")
-        parts = (evaluator.telling, evaluator.action, evaluator.sampling, evaluator.get_kind)
+        parts = (evaluator.prompt, evaluator.action, evaluator.sampling, evaluator.get_kind)
         return cls(world, Arena(world.environment, *parts))
 
     def stages(self, wanted: Sequence[str]) -> list[str]:

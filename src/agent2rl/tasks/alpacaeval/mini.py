@@ -229,7 +229,7 @@ TASK: Task = replace(
     evaluator=Pairwise(
         rule=f"alpacaeval-mini-2-{scorers.RUBRIC_NAME}",
         reference=get_reference,
-        asking=QuestionPrompt(
+        prompt=QuestionPrompt(
             plain="Instruction: {question}\nAnswer:", stop=("\n",), sampling=Sampling(max_tokens=48)
         ),
         referee=RULE,
