@@ -70,14 +70,16 @@ def test_a_folder_that_a_grading_could_not_read_whole_is_refused_at_once(tmp_pat
             (folder / "items.json").symlink_to(tmp_path / "nowhere")
         case _:
             os.mkfifo(folder / "items.json")
-    splits = Splits(train=(), feedback=(), heldout=(), beside={"shop": folder})
+    splits = Splits(train=(), feedback=(), heldout=(), evaluator_folders={"shop": folder})
 
     with pytest.raises(UserError, match=r"items\.json is (a link|no plain file)"):
         prepare_evaluator_folders(splits, tmp_path / "cache")
 
 
 def test_what_is_kept_for_gradings_is_closed_to_others(tmp_path: Path) -> None:
-    made = Splits(train=(), feedback=(), heldout=(), beside={"shop": lambda place: (place / "x").touch()})
+    made = Splits(
+        train=(), feedback=(), heldout=(), evaluator_folders={"shop": lambda place: (place / "x").touch()}
+    )
 
     found = prepare_evaluator_folders(made, tmp_path / "cache" / "tasks" / "t")
 

@@ -1,8 +1,8 @@
 """A task is a value made of parts: examples, a description, an evaluator. A new task is a new value.
 
 Data that is too large to be copied with each example is in folders that a task names in
-`Splits.evaluator_folders`. `require_evaluator_folder` finds them in a grading child, read-only; the agent never
-sees them.
+`Splits.evaluator_folders`. `require_evaluator_folder` finds them in a grading child, read-only; the agent
+never sees them.
 """
 
 import os
