@@ -103,7 +103,7 @@ def subject(chosen: argparse.Namespace) -> Iterator[Subject]:
         return
     with open_training_world(chosen.task, None) as (task, world), tempfile.TemporaryDirectory() as place:
         splits = task.load(None)
-        for name, write in splits.beside.items():
+        for name, write in splits.evaluator_folders.items():
             (Path(place) / name).mkdir()
             assert callable(write)
             write(Path(place) / name)

@@ -141,7 +141,7 @@ class ResponseChunk:
     """A piece of an answer, and the tokens that are reported up to its end."""
 
     data: bytes
-    told: TokenCounts | None
+    tokens: TokenCounts | None
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,7 @@ class ExchangeRecorder:
         self, tape: TapeRecording, number: int, call: RouteMatch, parsed: ParsedRequest, request: bytes
     ) -> None:
         self._tape, self._number = tape, number
-        self._call, self._asked, self._request = call, parsed, request
+        self._call, self._parsed, self._request = call, parsed, request
         self._at, self._began = time.time(), time.monotonic()
         self._chunks: list[tuple[float, bytes]] = []
 
@@ -127,8 +127,8 @@ class ExchangeRecorder:
                 at=self._at,
                 wire=self._call.wire,
                 kind=self._call.kind,
-                model=self._asked.model,
-                stream=self._asked.stream,
+                model=self._parsed.model,
+                stream=self._parsed.stream,
                 request=request.decode("utf-8"),
                 status=status,
                 headers=headers,

@@ -76,11 +76,11 @@ class WorkspaceReader:
     """The agent's own files that are mounted into the workspace."""
     everything: bool = False
     """Whether all files except hidden ones count as code."""
-    _kept: dict[tuple[int, ...], bytes] = field(default_factory=dict)
+    _contents: dict[tuple[int, ...], bytes] = field(default_factory=dict)
 
     def take_snapshot(self) -> "CodeSnapshot":
         reading = CodeSnapshot()
-        earlier, self._kept = self._kept, {}
+        earlier, self._contents = self._contents, {}
         try:
             top = os.open(self.root, DIRECTORY)
         except OSError:
@@ -154,7 +154,7 @@ class WorkspaceReader:
             return None
         key = (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
         content = reading.bound_content(earlier[key] if key in earlier else _read_content(folder, name))
-        self._kept[key] = content
+        self._contents[key] = content
         return SnapshotFile(path, 0o100755 if about.st_mode & 0o100 else 0o100644, content)
 
 
