@@ -79,7 +79,7 @@ class Subject:
         self._filed = filed
         self.games = world.games
         self.arena = Arena(
-            world.environment, evaluator.telling, evaluator.action, evaluator.sampling, evaluator.get_kind
+            world.environment, evaluator.prompt, evaluator.action, evaluator.sampling, evaluator.get_kind
         )
 
     def shown(
@@ -87,7 +87,7 @@ class Subject:
     ) -> tuple[int, list[TrainingSequence]]:
         """Return the number of the expert's games, and their training sequences."""
         if self._filed:
-            rows = encode_demonstrations(model, tokenizer, self.arena.telling, self._filed)
+            rows = encode_demonstrations(model, tokenizer, self.arena.prompt, self._filed)
             return len(self._filed), rows
         played = list(encode_expert_games(model, tokenizer, self.arena, self._expert, self.games[:count]))
         return len(played), [row for sequences in played for row in sequences]
@@ -118,7 +118,7 @@ def subject(chosen: argparse.Namespace) -> Iterator[Subject]:
         return
     with open_training_world(chosen.task, None) as (task, world), tempfile.TemporaryDirectory() as place:
         splits = task.load(None)
-        for name, write in splits.beside.items():
+        for name, write in splits.evaluator_folders.items():
             (Path(place) / name).mkdir()
             assert callable(write)
             write(Path(place) / name)

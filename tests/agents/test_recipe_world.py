@@ -73,7 +73,7 @@ def now(job: train.RecipeJob, stage: str, seconds: float) -> TrainingRound:
 
 
 def test_the_world_is_put_to_the_model_as_the_grader_puts_it(games: WorldSubject) -> None:
-    assert games.arena.telling == STAIRS_PROMPT
+    assert games.arena.prompt == STAIRS_PROMPT
     assert games.arena.sampling.stop == ("\n",)
     assert games.arena.action("> up") == "up"
     assert games.arena.world().reset(STAIRS_EXAMPLES[1]) == StairsEnvironment().reset(STAIRS_EXAMPLES[1])
@@ -105,7 +105,7 @@ def test_a_run_with_demonstrations_trains_on_their_file(job: train.RecipeJob, ga
     played = rollouts.encode_expert_games(
         learner.model, learner.tokenizer, games.arena, StairsExpert, games.world.games
     )
-    read = encode_demonstrations(learner.model, learner.tokenizer, alone.arena.telling, alone.shown)
+    read = encode_demonstrations(learner.model, learner.tokenizer, alone.arena.prompt, alone.shown)
     assert read == [sequence for sequences in played for sequence in sequences]
     assert alone.sft(now(job, "sft", 2.0), learner)
 

@@ -264,7 +264,7 @@ from agent2rl.training.conversations import encode_demonstrations
 from agent2rl.training.demonstrations import read_demonstrations
 from agent2rl.training.sft import SftSettings, imitate
 model, tokenizer = models.load("models/base")
-rows = encode_demonstrations(model, tokenizer, telling, read_demonstrations("data"))
+rows = encode_demonstrations(model, tokenizer, prompt, read_demonstrations("data"))
 imitate(model, rows, SftSettings(), progress)
 models.save(model, tokenizer, "output/x")
 """
@@ -276,7 +276,7 @@ from agent2rl.training.sft import SftSettings, imitate
 model, tokenizer = models.load("models/base")
 def policy(conversations):
     return [model.generate(conversation.messages()) for conversation in conversations]
-chats = [build_chat(tokenizer, telling, episode.exchanges) for episode in {episodes}]
+chats = [build_chat(tokenizer, prompt, episode.exchanges) for episode in {episodes}]
 imitate(model, encode_conversations(model, tokenizer, chats), SftSettings(), progress)
 models.save(model, tokenizer, "output/x")
 """

@@ -18,8 +18,8 @@ def load_splits(data_dir: Path | None) -> Splits:
     return Splits(whole.train, whole.feedback[:PROBLEM_COUNT], whole.heldout[:PROBLEM_COUNT])
 
 
-SHORT_PROMPT = replace(EVALUATOR.asking, sampling=Sampling(max_tokens=MAX_TOKENS))
-TASK: Task = replace(MINI, id="short", load=load_splits, evaluator=replace(EVALUATOR, asking=SHORT_PROMPT))
+SHORT_PROMPT = replace(EVALUATOR.prompt, sampling=Sampling(max_tokens=MAX_TOKENS))
+TASK: Task = replace(MINI, id="short", load=load_splits, evaluator=replace(EVALUATOR, prompt=SHORT_PROMPT))
 
 
 def open_constant_model(_: Path) -> Callable[[Chat], str]:

@@ -257,13 +257,13 @@ class TestPrompts:
         file.write_text('[plain]\nlook_at_obj_in_light = "Look."\n"" = "Act."\n')
         evaluator = registry.find_task("alfworld").evaluator
         assert isinstance(evaluator, Episodes)
-        telling = evaluator.prompted(read_prompts(file)).telling
+        prompt = evaluator.prompted(read_prompts(file)).prompt
         assert (
-            telling.build_first_message("Seen.", False, "look_at_obj_in_light")[0].content
+            prompt.build_first_message("Seen.", False, "look_at_obj_in_light")[0].content
             == "Look.\n\nSeen.\n>"
         )
         assert (
-            telling.build_first_message("Seen.", False, "pick_two_obj_and_place")[0].content
+            prompt.build_first_message("Seen.", False, "pick_two_obj_and_place")[0].content
             == "Act.\n\nSeen.\n>"
         )
 
@@ -272,9 +272,9 @@ class TestPrompts:
         file.write_text('[plain]\nlook_at_obj_in_ligth = "Look."\n')
         evaluator = registry.find_task("alfworld").evaluator
         assert isinstance(evaluator, Episodes)
-        telling = evaluator.prompted(read_prompts(file)).telling
+        prompt = evaluator.prompted(read_prompts(file)).prompt
         with pytest.raises(UserError, match=r"'mine' .* 'look_at_obj_in_light'.* look_at_obj_in_ligth"):
-            telling.build_first_message("Seen.", False, "look_at_obj_in_light")
+            prompt.build_first_message("Seen.", False, "look_at_obj_in_light")
 
     @pytest.mark.parametrize(
         ("text", "said"),
@@ -300,8 +300,8 @@ class TestPrompts:
 def test_a_model_without_a_template_is_shown_two_episodes_of_each_kind_of_task() -> None:
     evaluator = registry.find_task("alfworld").evaluator
     assert isinstance(evaluator, Episodes)
-    assert set(evaluator.telling.plain) == KINDS
-    for text in evaluator.telling.plain.values():
+    assert set(evaluator.prompt.plain) == KINDS
+    for text in evaluator.prompt.plain.values():
         assert text.count("Your task is to:") == 2
 
 

@@ -118,7 +118,7 @@ def test_form_alone_wins_nothing_and_neither_does_naming_every_value(values: Seq
 
 
 def test_length_is_controlled_for_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = SPLITS.beside[FOLDER]
+    folder = SPLITS.evaluator_folders[FOLDER]
     assert not isinstance(folder, Path)
     (tmp_path / FOLDER).mkdir()
     folder(tmp_path / FOLDER)

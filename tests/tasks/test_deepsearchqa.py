@@ -48,7 +48,7 @@ def mini() -> Splits:
 @pytest.fixture
 def beside(mini: Splits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What lies beside the examples, as a grading child has it."""
-    for name, write in mini.beside.items():
+    for name, write in mini.evaluator_folders.items():
         assert callable(write)
         (tmp_path / "beside" / name).mkdir(parents=True)
         write(tmp_path / "beside" / name)
@@ -116,7 +116,7 @@ def test_a_thought_on_a_line_of_its_own_does_not_end_a_reply() -> None:
     """A published evaluator stops at the end of a line, and so makes no search at all."""
     for name in ("deepsearchqa", "deepsearchqa-mini"):
         found = evaluator(name)
-        stops = (*found.telling.stop, *found.sampling.stop)
+        stops = (*found.prompt.stop, *found.sampling.stop)
         reply = "Thought: who founded it?\n\nAction: search[founder of Orin Foods]"
         assert not any(stop in reply for stop in stops)
         assert found.action(reply) == "search[founder of Orin Foods]"
@@ -125,7 +125,7 @@ def test_a_thought_on_a_line_of_its_own_does_not_end_a_reply() -> None:
 def test_the_plain_prompts_show_episodes_that_the_parser_reads() -> None:
     for name in ("deepsearchqa", "deepsearchqa-mini"):
         found = evaluator(name)
-        shown = [line for line in found.telling.plain[""].splitlines() if line.startswith(">")]
+        shown = [line for line in found.prompt.plain[""].splitlines() if line.startswith(">")]
         actions = [found.action(line) for line in shown]
         assert all(action.startswith(("search[", "open[", "answer[")) for action in actions)
         assert actions[-1].startswith("answer[")

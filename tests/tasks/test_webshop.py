@@ -91,7 +91,7 @@ def test_the_agent_gets_every_product_and_nothing_that_is_asked_for(
     assert [one.attributes for one in seen.products.values()] == [
         one.attributes for one in whole.products.values()
     ]
-    assert splits.beside == {"shop": official}
+    assert splits.evaluator_folders == {"shop": official}
 
 
 def test_without_the_official_files_it_is_said_which_to_put_where(tmp_path: Path) -> None:

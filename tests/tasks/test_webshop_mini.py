@@ -31,7 +31,7 @@ def test_the_miniature_is_found_by_its_name() -> None:
 @pytest.fixture
 def grading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WebshopEnvironment:
     """The store that grades, with its shop where a grading has it."""
-    write = SPLITS.beside["shop"]
+    write = SPLITS.evaluator_folders["shop"]
     assert not isinstance(write, Path)
     write(tmp_path / "shop")
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))

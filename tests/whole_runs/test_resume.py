@@ -29,8 +29,7 @@ from agent2rl.grading.rollout_meter import OutOfOrder, RolloutMeter
 from agent2rl.grading.training_judge import QuestionsUsedUp, TrainingJudge, TrainingJudgeRequest
 from agent2rl.grading.verify import verify_run
 from agent2rl.record import ledger
-from agent2rl.record.crash_recovery import ResumeState, read_spec
-from agent2rl.record.crash_recovery import read_resume_state as read_past
+from agent2rl.record.crash_recovery import ResumeState, read_resume_state, read_spec
 from agent2rl.record.files import write_record
 from agent2rl.record.paths import SubmissionPaths
 from agent2rl.record.reader import read_run
@@ -375,9 +374,9 @@ def test_used_time_does_not_follow_a_clock_that_somebody_sets(bench: RunLauncher
     for hour in (-3600.0, 3600.0):
         beat = Heartbeat(time.time() + hour, time.monotonic() + 7.0)
         entries = ledger.read_ledger(recorder.paths.ledger, recorder.paths.ledger_head).entries
-        assert 7.0 <= read_past(recorder.paths, entries, beat).used_seconds < 9.0
+        assert 7.0 <= read_resume_state(recorder.paths, entries, beat).used_seconds < 9.0
     old = Heartbeat(entries[-1].time + 7.0, None)
-    assert 6.9 < read_past(recorder.paths, entries, old).used_seconds < 7.1
+    assert 6.9 < read_resume_state(recorder.paths, entries, old).used_seconds < 7.1
 
 
 def test_a_frozen_copy_that_is_not_what_it_was_is_not_graded(tmp_path: Path) -> None:

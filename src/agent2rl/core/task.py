@@ -1,7 +1,8 @@
 """A task is a value made of parts: examples, a description, an evaluator. A new task is a new value.
 
-Data that is too large to be copied with each example is in folders that a task names in `Splits.beside`.
-`require_evaluator_folder` finds them in a grading child, read-only; the agent never sees them.
+Data that is too large to be copied with each example is in folders that a task names in
+`Splits.evaluator_folders`. `require_evaluator_folder` finds them in a grading child, read-only; the agent
+never sees them.
 """
 
 import os
@@ -43,7 +44,7 @@ class Splits:
     """The split of the paper's protocol; None: feedback and held-out together."""
     folders: Mapping[str, DataFolder] = field(default_factory=dict)
     """Further training data: name below the agent's `data/` → folder."""
-    beside: Mapping[str, DataFolder] = field(default_factory=dict)
+    evaluator_folders: Mapping[str, DataFolder] = field(default_factory=dict)
     """Data that the evaluator reads in addition to examples: name → folder (`require_evaluator_folder`).
 
     Only grading children see them.

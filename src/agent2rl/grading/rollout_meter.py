@@ -103,18 +103,18 @@ class RolloutMeter:
         self._limit = budget.environment_steps
         self._recorder = recorder
         self._lock = threading.Lock()
-        past = recorder.past
-        self._began = time.monotonic() - past.used_seconds
-        self._claimed: dict[str, tuple[int, RolloutCounts]] = dict(past.played.claimed)
+        resume_state = recorder.resume_state
+        self._began = time.monotonic() - resume_state.used_seconds
+        self._claimed: dict[str, tuple[int, RolloutCounts]] = dict(resume_state.played.claimed)
         """By reporter: its last sequence number and the sum of its reports."""
-        self._reports = past.played.reports
+        self._reports = resume_state.played.reports
         self._total = sum((mine for _, mine in self._claimed.values()), RolloutCounts())
-        self._served: dict[str, int] = past.played.served.model_dump()
+        self._served: dict[str, int] = resume_state.played.served.model_dump()
         self._flushed = dict(self._served)
         self._flushed_at = time.monotonic()
         self._proving: dict[str, tuple[int, RolloutCounts]] = {}
         """By reporter: the sequence number of its last report of episodes, and the sum of these reports."""
-        self._replayed, self._refuted = past.played.replayed, past.played.refuted
+        self._replayed, self._refuted = resume_state.played.replayed, resume_state.played.refuted
         self._proving_total = self._replayed + self._refuted
         self._flushed_replays = Rollouts(replayed=self._replayed, refuted=self._refuted)
         self._replays_flushed_at = time.monotonic()

@@ -57,8 +57,8 @@ def find_matches(index: NgramIndex, path: Path, reference: Path) -> Iterator[tup
         file = root / document.path
         if file != reference:
             yield from ((file, match) for match in search_chunks(index, document.chunks))
-    for reason, left in leftovers.left_out.items():
-        print(f"{path}: {left.files} files not read ({reason})", file=sys.stderr)
+    for reason, unread in leftovers.left_out.items():
+        print(f"{path}: {unread.files} files not read ({reason})", file=sys.stderr)
 
 
 def main(arguments: list[str]) -> int:
@@ -75,14 +75,14 @@ def main(arguments: list[str]) -> int:
     for path in options.paths:
         if not path.is_dir() and not path.is_file():
             parser.error(f"no such file or directory: {path}")
-    found = 0
+    passages = 0
     for path in options.paths:
         for file, match in find_matches(index, path.resolve(), options.train.resolve()):
-            found += 1
+            passages += 1
             print(f"{file}: {match.part.example} ({match.part.name}), {match.words} words, {match.share:.0%}")
             print(f"    {match.text[:SHOWN_CHARACTERS]}")
-    print(f"{found} passages found. {HARMLESS}" if found else f"nothing found. {UNKNOWN}")
-    return 1 if found else 0
+    print(f"{passages} passages found. {HARMLESS}" if passages else f"nothing found. {UNKNOWN}")
+    return 1 if passages else 0
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from agent2rl import registry
 from agent2rl.core.agent import Brief
 from agent2rl.core.grading_records import JudgeUsage
 from agent2rl.core.records import ExpertHelp, RunSpec
-from agent2rl.core.sandbox import Door
+from agent2rl.core.sandbox import ServiceSocket
 from agent2rl.core.task import Task
 from agent2rl.environments.adapters import openenv
 from agent2rl.grading.server import serve_on_socket
@@ -41,8 +41,8 @@ DEMONSTRATIONS = """\
 @contextmanager
 def serve_world(
     task: Task, paths: RunPaths, assets: Assets, service: GradingService
-) -> Iterator[tuple[Door, ...]]:
-    """Serve the run's training games. Yield no doors if the task has no world."""
+) -> Iterator[tuple[ServiceSocket, ...]]:
+    """Serve the run's training games. Yield no service sockets if the task has no world."""
     if task.world is None:
         yield ()
         return
@@ -52,7 +52,7 @@ def serve_world(
     service.meter.replay_in(world, service.record_fault)
     app = openenv.application(world, task.id, service.meter, service.record_fault)
     with serve_on_socket(app, connections=CONNECTIONS, message_bytes=openenv.BODY_BYTES) as socket:
-        yield (Door("ENVIRONMENT_URL", socket),)
+        yield (ServiceSocket("ENVIRONMENT_URL", socket),)
 
 
 def _link_world_data(paths: RunPaths, assets: Assets, socket: Path | None) -> Path:
@@ -111,9 +111,9 @@ This one answers up to {{questions:,}} questions. They are counted and recorded.
 
 @dataclass(frozen=True)
 class TrainingJudgeAccess:
-    """The doors to the training judge and its usage; empty if none is offered."""
+    """The service sockets to the training judge and its usage; empty if none is offered."""
 
-    doors: tuple[Door, ...] = ()
+    sockets: tuple[ServiceSocket, ...] = ()
     use: Callable[[], JudgeUsage | None] = lambda: None
 
 
@@ -129,10 +129,12 @@ def serve_training_judge(
         def record_usage(usage: JudgeUsage) -> None:
             recorder.record_event("train_judge", **usage.model_dump())
 
-        judge = TrainingJudge(judging, spec.train_judge_questions, recorder.past.train_judge, record_usage)
+        judge = TrainingJudge(
+            judging, spec.train_judge_questions, recorder.resume_state.train_judge, record_usage
+        )
         try:
             with serve_on_socket(create_training_judge_app(judge)) as socket:
-                yield TrainingJudgeAccess((Door(VARIABLE, socket),), judge.read_usage)
+                yield TrainingJudgeAccess((ServiceSocket(VARIABLE, socket),), judge.read_usage)
         finally:
             recorder.record_entry("train_judge", **judge.read_usage().model_dump())
 

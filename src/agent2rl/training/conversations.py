@@ -1,7 +1,7 @@
 """Turn conversations into training sequences: games that a model played, demonstrations, or any other chats.
 
     exchanges = episode.exchanges                    # pairs of an observation and the reply to it
-    chat = build_chat(tokenizer, EVALUATOR.telling, exchanges, EVALUATOR.get_kind(game))
+    chat = build_chat(tokenizer, EVALUATOR.prompt, exchanges, EVALUATOR.get_kind(game))
     rows = encode_conversations(model, tokenizer, [chat, ...])
     imitate(model, rows, SftSettings(), TrainingProgress("sft"))
 
@@ -40,7 +40,7 @@ class ObservationFormatter(Protocol):
 
 def build_chat(
     tokenizer: PreTrainedTokenizerBase,
-    telling: ObservationFormatter,
+    prompt: ObservationFormatter,
     exchanges: Iterable[tuple[str, str]],
     kind: str = "",
 ) -> Chat:
@@ -53,9 +53,9 @@ def build_chat(
     chat: Chat = ()
     for observation, reply in exchanges:
         messages = (
-            telling.build_next_message(observation, as_chat)
+            prompt.build_next_message(observation, as_chat)
             if chat
-            else telling.build_first_message(observation, as_chat, kind)
+            else prompt.build_first_message(observation, as_chat, kind)
         )
         chat = (*chat, *messages, ChatMessage("assistant", reply))
     return chat
@@ -91,12 +91,12 @@ def encode_conversations(
 def encode_demonstrations(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    telling: ObservationFormatter,
+    prompt: ObservationFormatter,
     demonstrations: Iterable[Demonstration],
 ) -> list[TrainingSequence]:
     """Return the training sequences of demonstrations, the same as those of the expert's own games."""
     chats = [
-        build_chat(tokenizer, telling, demonstration.exchanges, demonstration.kind)
+        build_chat(tokenizer, prompt, demonstration.exchanges, demonstration.kind)
         for demonstration in demonstrations
         if demonstration.turns
     ]

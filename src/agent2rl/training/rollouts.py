@@ -41,7 +41,7 @@ from agent2rl.training.sampling import PolicySampler, SampledConversations
 class Arena:
     world: Callable[[], Environment]
     """Makes an environment; many are used at the same time."""
-    telling: ObservationFormatter
+    prompt: ObservationFormatter
     action: Callable[[str], str]
     """Extracts the action from a reply."""
     sampling: Sampling
@@ -87,12 +87,12 @@ def _play_expert_game(
     step = environment.reset(game)
     chat: Chat = ()
     won: Chat = ()
-    messages = arena.telling.build_first_message(step.observation, as_chat, arena.kind(game))
+    messages = arena.prompt.build_first_message(step.observation, as_chat, arena.kind(game))
     while not step.done:
         action = expert.act(step.observation)
         chat = (*chat, *messages, ChatMessage("assistant", action))
         step = environment.step(action)
-        messages = arena.telling.build_next_message(step.observation, as_chat)
+        messages = arena.prompt.build_next_message(step.observation, as_chat)
         if step.won:
             won = chat
     return won
@@ -164,7 +164,7 @@ class EpisodeRollouts:
         environment = self._places.pop() if self._places else self._arena.world()
         step = environment.reset(game)
         kind = self._arena.kind(game)
-        seen = self._arena.telling.build_first_message(step.observation, self._sampler.templated, kind)
+        seen = self._arena.prompt.build_first_message(step.observation, self._sampler.templated, kind)
         name = f"{game.id}#{numbers[game.id]}"
         numbers[game.id] += 1
         return RolloutEpisode(name, environment, seen, step.reward, step.done)
@@ -184,7 +184,7 @@ class EpisodeRollouts:
         step: EnvironmentStep = episode.place.step(self._arena.action(reply.text))
         episode.reward = max(episode.reward, step.reward)
         episode.over = step.done
-        episode.seen = self._arena.telling.build_next_message(step.observation, self._sampler.templated)
+        episode.seen = self._arena.prompt.build_next_message(step.observation, self._sampler.templated)
 
 
 def grpo_in_world(

@@ -220,7 +220,7 @@ class WorldSubject:
     @classmethod
     def read(cls, workspace: Path, data: Path) -> "WorldSubject":
         world, evaluator = count_steps(open_world(data)), _load_evaluator(workspace / "eval.py")
-        parts = (evaluator.telling, evaluator.action, evaluator.sampling, evaluator.get_kind)
+        parts = (evaluator.prompt, evaluator.action, evaluator.sampling, evaluator.get_kind)
         return cls(world, Arena(world.environment, *parts), read_demonstrations(data))
 
     def stages(self, wanted: Sequence[str]) -> list[str]:
@@ -249,7 +249,7 @@ class WorldSubject:
     def _collect_demonstrations(self, now: TrainingRound, learner: PolicyLearner) -> list[TrainingSequence]:
         """Collect the expert games in the file, or play games in random order as long as there is time."""
         if not self.world.expert:
-            return encode_demonstrations(learner.model, learner.tokenizer, self.arena.telling, self.shown)
+            return encode_demonstrations(learner.model, learner.tokenizer, self.arena.prompt, self.shown)
         end = time.monotonic() + DEMONSTRATION_SHARE * now.seconds
         games = self._sample_games(len(self.world.games), now.seed)
         rows: list[TrainingSequence] = []

@@ -1,6 +1,6 @@
 """Play in the world that the harness serves at `$ENVIRONMENT_URL`, as an `Environment`.
 
-    arena = Arena(ServedWorld, EVALUATOR.telling, EVALUATOR.action, EVALUATOR.sampling, EVALUATOR.get_kind)
+    arena = Arena(ServedWorld, EVALUATOR.prompt, EVALUATOR.action, EVALUATOR.sampling, EVALUATOR.get_kind)
     grpo_in_world(model, tokenizer, arena, open_world().games, settings, progress)
 
 The harness counts these steps itself, so the record lists them as served. The adapters do not report them

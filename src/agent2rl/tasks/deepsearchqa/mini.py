@@ -87,7 +87,7 @@ def load(data_dir: Path | None) -> Splits:
         feedback=load_library("feedback").examples,
         heldout=load_library("heldout").examples,
         folders={CORPUS_FOLDER: _make_corpus_writer("train")},
-        beside={part: _make_corpus_writer(part) for part in COUNTS},
+        evaluator_folders={part: _make_corpus_writer(part) for part in COUNTS},
     )
 
 

@@ -175,7 +175,7 @@ def load(data_dir: Path | None) -> Splits:
         feedback=_build_examples("feedback")[:SCORING],
         heldout=_build_examples("heldout")[:SCORING],
         folders={SHOP: lambda folder: generate_stock().write_files(folder, ("train",))},
-        beside={SHOP: lambda folder: generate_stock().write_files(folder)},
+        evaluator_folders={SHOP: lambda folder: generate_stock().write_files(folder)},
     )
 
 
