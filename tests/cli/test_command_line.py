@@ -176,6 +176,7 @@ say(
         "/submissions/{number}": {"get"},
         "/time": {"get"},
         "/rollouts": {"post"},
+        "/rollouts/episodes": {"post"},
         "/health": {"get"},
     }
     answers = paths["/submit"]["post"]["responses"]
