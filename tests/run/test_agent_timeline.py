@@ -159,7 +159,7 @@ class Watched:
     def shell(self, script: str) -> int | None:
         with self.observer.observe_agent():
             done = self.cell.shell(
-                script, workspace=self.recorder.paths.workspace, seen=self.observer, wall_seconds=30
+                script, workspace=self.recorder.paths.workspace, seen=self.observer, wall_seconds=120
             )
         return done.code
 
