@@ -1,7 +1,9 @@
 """Report the progress of a training: a line every few seconds, and the same as JSON lines in a file."""
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from agent2rl.core.records import Record
 
@@ -40,7 +42,13 @@ class TrainingProgress:
         self._fresh = 0
 
     def record_step(
-        self, step: int, tokens: int, left_seconds: float, loss: float | None, reward: float | None = None
+        self,
+        step: int,
+        tokens: int,
+        left_seconds: float,
+        loss: float | None,
+        reward: float | None = None,
+        metrics: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         """Record a finished step with this many tokens."""
         self.tokens += tokens
