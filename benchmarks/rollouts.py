@@ -89,29 +89,32 @@ def run_measurement(model: Path, source: Path | None) -> dict[str, Any]:
 def prepare_model(chosen: argparse.Namespace, directory: Path) -> None:
     """Write the model with which all codes start."""
     import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
     from agent2rl.training import models
     from agent2rl.training.progress import TrainingProgress
     from agent2rl.training.sft import SftSettings, imitate
     from benchmarks import world_lift
 
-    model, tokenizer = models.load(chosen.model or world_lift.SHIPPED)
+    source = chosen.model or world_lift.SHIPPED
     if chosen.shape:
+        tokenizer = AutoTokenizer.from_pretrained(source)
         torch.manual_seed(0)
         config = LlamaConfig(
             **SHAPES[chosen.shape], max_position_embeddings=8192, tie_word_embeddings=chosen.shape == "135m"
         )
         config.eos_token_id = tokenizer.eos_token_id
-        with torch.device(model.device):
-            model = LlamaForCausalLM(config)
-    elif chosen.sft_games:
+        with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
+            model = LlamaForCausalLM(config).to(torch.bfloat16)
+    else:
+        model, tokenizer = models.load(source)
+    if chosen.sft_games and not chosen.shape:
         with open_subject(chosen) as subject:
             shown = subject.shown(model, tokenizer, chosen.sft_games)
         rows = [row for game in shown for row in game]
         rate = 1e-3 if chosen.model is None else 2e-4
         imitate(model, rows, SftSettings(rate, 1, 8), TrainingProgress("sft"))
-    models.save(model.to(torch.bfloat16) if chosen.shape else model, tokenizer, directory)
+    models.save(model, tokenizer, directory)
 
 
 def open_subject(chosen: argparse.Namespace) -> Any:
@@ -156,7 +159,6 @@ def measure_steps(chosen: argparse.Namespace) -> dict[str, Any]:
         1e-6, chosen.steps + 1, prompts=chosen.games, group=chosen.group, seed=7,
         **({"pass_tokens": 32768} if chosen.train else {}),
     )  # fmt: skip
-    sys.stdout = sys.__stdout__ if False else sys.stderr
     with open_subject(chosen) as subject:
         if chosen.only_play:
             rollouts = EpisodeRollouts(PolicySampler(model, tokenizer), subject.arena, subject.games, chosen.group)

@@ -18,6 +18,7 @@ import torch
 
 from agent2rl.core.engine import Chat, ChatMessage, Completion, Conversations, OpenEngine, Sampling
 from agent2rl.engines.prompts import PromptEncoder
+from agent2rl.engines.prompts.continuation import EncodedChat
 from agent2rl.engines.transformers.decoding import (
     BatchDecoder,
     BatchLimits,
@@ -65,15 +66,22 @@ class CachedConversations:
         self.chats: dict[str, Chat] = {}
         self._engine = engine
         self._tokens = tokens
+        self._encoded: dict[str, EncodedChat] = {}
         self._slots: dict[str, CacheSlot] = {}
         """In order of use, the most recent last."""
 
     def extend(self, turns: Mapping[str, Chat], sampling: Sampling) -> dict[str, Completion]:
         chats = {name: self.chats.get(name, ()) + messages for name, messages in turns.items()}
         # A turn's random numbers depend on the conversation and its length, not on the rest of the batch.
+        encoded = self._engine.prompts.continue_chats(
+            list(chats.values()), [self._encoded.get(name) for name in chats]
+        )
+        self._encoded.update(zip(chats, encoded, strict=True))
         requests = [
-            GenerationRequest([], f"{sampling.seed}:{name}:{len(chat)}", self._slots.pop(name, None), keep=True)
-            for name, chat in chats.items()
+            GenerationRequest(
+                part.ids, f"{sampling.seed}:{name}:{part.messages}", self._slots.pop(name, None), keep=True
+            )
+            for name, part in zip(chats, encoded, strict=True)
         ]
         completions = self._engine.run_requests(list(chats.values()), requests, sampling)
         replies = dict(zip(chats, completions, strict=True))
@@ -91,6 +99,7 @@ class CachedConversations:
     def drop(self, names: Iterable[str]) -> None:
         for name in names:
             self.chats.pop(name, None)
+            self._encoded.pop(name, None)
             if slot := self._slots.pop(name, None):
                 self._engine.decoder.release_slots([slot])
 
@@ -190,7 +199,7 @@ class TransformersEngine:
     def __init__(self, model: LoadedModel, limits: BatchLimits) -> None:
         self.model = model
         self.limits = limits
-        self._prompts = PromptEncoder(model.tokenizer, model.vocabulary, model.context, model.chat_format)
+        self.prompts = PromptEncoder(model.tokenizer, model.vocabulary, model.context, model.chat_format)
         self.decoder = BatchDecoder(model, limits)
 
     def generate(self, chats: Sequence[Chat], sampling: Sampling) -> list[Completion]:
@@ -198,15 +207,17 @@ class TransformersEngine:
         return self.run_requests(chats, requests, sampling)
 
     def logprobs(self, chats: Sequence[Chat], continuations: Sequence[str]) -> list[float]:
-        tokens = [self._prompts.encode_text(text) for text in continuations]
-        return LogprobScorer(self.decoder).score_replies(self._prompts.encode_chats(chats), tokens)
+        tokens = [self.prompts.encode_text(text) for text in continuations]
+        return LogprobScorer(self.decoder).score_replies(self.prompts.encode_chats(chats), tokens)
 
     def run_requests(
         self, chats: Sequence[Chat], requests: Sequence[GenerationRequest], sampling: Sampling
     ) -> list[Completion]:
-        """Set each request's tokens to those of its chat, and run them all."""
-        for request, ids in zip(requests, self._prompts.encode_chats_unbounded(chats), strict=True):
-            request.ids = ids if request.keep else self._prompts.require_fitting(ids)
+        """Set the tokens of requests that have none to those of their chats, and run them all."""
+        unread = [place for place, request in enumerate(requests) if not request.ids]
+        rows = self.prompts.encode_chats_unbounded([chats[place] for place in unread])
+        for place, ids in zip(unread, rows, strict=True):
+            requests[place].ids = ids if requests[place].keep else self.prompts.require_fitting(ids)
         if sampling.max_tokens > 0:
             fitting = [request for request in requests if not self._fills_context(request)]
             heads = []
@@ -225,11 +236,11 @@ class TransformersEngine:
 
     def render(self, chats: Sequence[Chat]) -> list[str]:
         """Return the text that the model reads for each chat."""
-        return self._prompts.render(chats)
+        return self.prompts.render(chats)
 
     @property
     def templated(self) -> bool:
-        return self._prompts.templated
+        return self.prompts.templated
 
     def __enter__(self) -> Self:
         return self
@@ -237,7 +248,7 @@ class TransformersEngine:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._prompts.close()
+        self.prompts.close()
         self.decoder.forward.release_memory()
 
     def _fills_context(self, request: GenerationRequest) -> bool:
