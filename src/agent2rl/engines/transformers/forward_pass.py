@@ -24,6 +24,7 @@ from agent2rl.engines.transformers.attention import (
     PackedSequences,
     attend_by_flash_kernel,
 )
+from agent2rl.engines.transformers.decode_kernel import attend_with_split_keys, can_split_keys
 from agent2rl.engines.transformers.kv_cache import CacheSlot, SlotKVCache
 from agent2rl.engines.transformers.loading import LoadedModel
 from agent2rl.engines.transformers.token_choice import choose_tokens
@@ -183,6 +184,8 @@ class _RecordedRows:
         self._bounds: FlashBounds | None = None
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, layer: LayerAttention) -> Tensor:
+        if layer.sees_everything and can_split_keys(query, key):
+            return attend_with_split_keys(query, key, value, self._slots, self._lengths + 1, layer.scale)
         if self._bounds is None:
             rows = len(self._slots)
             offsets = self._slots * (key.stride(0) // key.shape[3])
