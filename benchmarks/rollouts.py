@@ -15,6 +15,7 @@ and the floating-point operations of the update over the measured rate.
 import argparse
 import json
 import os
+import random
 import subprocess
 import sys
 import tempfile
@@ -40,7 +41,9 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--before", type=Path, help="the `src` folder of older code to compare with")
     parser.add_argument("--model", type=Path, help="a model directory; by default the seedling")
-    parser.add_argument("--shape", choices=SHAPES, help="random weights of this shape, with --model's tokenizer")
+    parser.add_argument(
+        "--shape", choices=SHAPES, help="random weights of this shape, with --model's tokenizer"
+    )
     parser.add_argument("--train", type=Path, help="a folder of official ALFWorld games; else alfworld-mini")
     parser.add_argument("--games", type=int, default=16)
     parser.add_argument("--group", type=int, default=8)
@@ -154,6 +157,9 @@ def measure_steps(chosen: argparse.Namespace) -> dict[str, Any]:
         return found
 
     EpisodeRollouts.attempt = timed  # type: ignore[method-assign]
+    if chosen.shape:  # random weights never win: rewards are drawn, so that every episode is learnt
+        dice = random.Random(0)
+        EpisodeRollouts.reward = lambda *_: dice.random()  # type: ignore[method-assign]
     steps: list[float] = []
     settings = GrpoSettings(
         1e-6, chosen.steps + 1, prompts=chosen.games, group=chosen.group, seed=7,
@@ -161,7 +167,9 @@ def measure_steps(chosen: argparse.Namespace) -> dict[str, Any]:
     )  # fmt: skip
     with open_subject(chosen) as subject:
         if chosen.only_play:
-            rollouts = EpisodeRollouts(PolicySampler(model, tokenizer), subject.arena, subject.games, chosen.group)
+            rollouts = EpisodeRollouts(
+                PolicySampler(model, tokenizer), subject.arena, subject.games, chosen.group
+            )
             for step in range(chosen.steps + 1):
                 began = time.monotonic()
                 timed_job = _Job(list(range(chosen.games)), range(chosen.games), step)

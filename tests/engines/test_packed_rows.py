@@ -62,8 +62,6 @@ def _read_in_turns(directory: Path, dtype: torch.dtype, texts: list[list[int]], 
     forward.cache.reserve(len(texts), 300, 1 << 20)
     slots = [forward.cache.take_slot() for _ in texts]
     for turn in range(turns):
-        parts = [
-            text[len(text) * turn // turns : len(text) * (turn + 1) // turns] for text in texts
-        ]
+        parts = [text[len(text) * turn // turns : len(text) * (turn + 1) // turns] for text in texts]
         logits = forward.feed_slots(slots, parts)
     return logits.float()

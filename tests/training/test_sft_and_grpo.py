@@ -73,7 +73,9 @@ def plainly(loaded: Loaded, prompt: list[int], answer: tuple[int, ...]) -> torch
 
 def grouped(encoded: list[list[int]], answers: list[list[list[int]]]) -> list[PromptGroup]:
     return [
-        PromptGroup(prompt, [TrainingSequence.from_answer(prompt, answer) for answer in own], [1.0] * len(own))
+        PromptGroup(
+            prompt, [TrainingSequence.from_answer(prompt, answer) for answer in own], [1.0] * len(own)
+        )
         for prompt, own in zip(encoded, answers, strict=True)
     ]
 

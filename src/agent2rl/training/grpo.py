@@ -323,10 +323,7 @@ def weigh_by_advantage(groups: Sequence[RolloutGroup], settings: GrpoSettings) -
     chosen = [
         [
             (rollout, advantage)
-            for rollout, advantage in _choose_contrast(
-                list(zip(group.rollouts, _compute_advantages(group.rewards), strict=True)),
-                settings.learn_from,
-            )
+            for rollout, advantage in _compute_group_advantages(group, settings.learn_from)
             if rollout.tokens
         ]
         for group in groups
@@ -344,21 +341,26 @@ def weigh_by_advantage(groups: Sequence[RolloutGroup], settings: GrpoSettings) -
     ]
 
 
-def _choose_contrast(
-    rollouts: list[tuple[GrpoRollout, float]], most: int | None
-) -> list[tuple[GrpoRollout, float]]:
-    """Return the attempts with the largest and the smallest advantages."""
-    if most is None or most >= len(rollouts):
-        return rollouts
-    ranked = sorted(rollouts, key=lambda pair: pair[1])
-    lowest = most // 2
-    return ranked[:lowest] + ranked[len(ranked) - (most - lowest) :]
+def _compute_group_advantages(group: RolloutGroup, most: int | None) -> list[tuple[GrpoRollout, float]]:
+    """Return the attempts to learn, those with the largest and the smallest rewards, and their advantages.
+
+    Advantages are relative to the attempts that are learnt. Otherwise they would not cancel out: a group with
+    one failure would make everything in it less likely.
+    """
+    pairs = list(zip(group.rollouts, group.rewards, strict=True))
+    if most is not None and most < len(pairs):
+        ranked = sorted(pairs, key=lambda pair: pair[1])
+        lowest = most // 2
+        pairs = ranked[:lowest] + ranked[len(ranked) - (most - lowest) :]
+    advantages = _compute_advantages([reward for _, reward in pairs])
+    return [(rollout, advantage) for (rollout, _), advantage in zip(pairs, advantages, strict=True)]
 
 
 def _deal_out(groups: Sequence[list[WeightedRow]], batches: int) -> list[list[WeightedRow]]:
     """Deal out whole groups to batches of about the same size."""
     return [
-        [row for group in groups[number::batches] for row in group] for number in range(min(batches, len(groups)))
+        [row for group in groups[number::batches] for row in group]
+        for number in range(min(batches, len(groups)))
     ]
 
 

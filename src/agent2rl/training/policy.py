@@ -117,7 +117,9 @@ def choose_pass_tokens(model: PreTrainedModel) -> int:
     if model.device.type == "cpu":
         return SMALL_MODEL_PASS_TOKENS if is_small_model(model) else CPU_PASS_TOKENS
     config = model.config.get_text_config()
-    width = 24 * config.hidden_size + 8 * (getattr(config, "intermediate_size", None) or 4 * config.hidden_size)
+    width = 24 * config.hidden_size + 8 * (
+        getattr(config, "intermediate_size", None) or 4 * config.hidden_size
+    )
     token_bytes = 2 * config.num_hidden_layers * width + 8 * config.vocab_size
     free, _ = torch.cuda.mem_get_info()
     free += torch.cuda.memory_reserved() - torch.cuda.memory_allocated()

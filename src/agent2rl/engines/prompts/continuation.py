@@ -133,7 +133,9 @@ class ChatContinuation:
 
     def _find_stable_part(self, part: EncodedChat) -> tuple[int, int]:
         """Return the characters and the tokens up to the last special token."""
-        end, special = max((part.text.rfind(token), token) for token in self._specials) if self._specials else (-1, "")
+        end, special = (
+            max((part.text.rfind(token), token) for token in self._specials) if self._specials else (-1, "")
+        )
         if end < 0:
             return 0, 0
         last = next((n for n in range(len(part.ids) - 1, -1, -1) if part.ids[n] in self._special_ids), -1)

@@ -59,6 +59,7 @@ def _find_common_prefix(first: list[int], last: list[int]) -> list[int]:
 
 # Conversations with a KV cache, so that a turn processes only new tokens
 
+
 class CachedConversations:
     """Conversations that keep their slots of the KV cache, as long as those hold at most `tokens` tokens."""
 
@@ -165,7 +166,9 @@ class LogprobScorer:
         # The logits at a position predict the next token.
         ends = accumulate(map(len, texts))
         places = [
-            place for end, count in zip(ends, counts, strict=True) for place in range(end - count - 1, end - 1)
+            place
+            for end, count in zip(ends, counts, strict=True)
+            for place in range(end - count - 1, end - 1)
         ]
         device = self.model.device
         logits = self.decoder.forward.read_texts(texts, torch.tensor(places, device=device)).float()

@@ -423,9 +423,7 @@ def _describe_layer(module: nn.Module, options: Mapping[str, Any]) -> LayerAtten
     if window is None and kind == "sliding_attention":
         window = getattr(config, "sliding_window", None)
     chunk = getattr(config, "attention_chunk_size", None) if kind == "chunked_attention" else None
-    return LayerAttention(
-        options.get("scaling"), window, chunk, options.get("softcap"), options.get("s_aux")
-    )
+    return LayerAttention(options.get("scaling"), window, chunk, options.get("softcap"), options.get("s_aux"))
 
 
 AttentionInterface.register(NAME, attend_packed)

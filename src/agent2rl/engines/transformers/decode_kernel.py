@@ -106,7 +106,10 @@ if triton is not None:
             weights = tl.where(there[None, :], tl.exp(scores - peak[:, None]), 0.0)
             total = total * shrink + tl.sum(weights, 1)
             values = tl.load(
-                value + slot * value_slot + head * value_head + columns[:, None] * value_column
+                value
+                + slot * value_slot
+                + head * value_head
+                + columns[:, None] * value_column
                 + lanes[None, :],
                 mask=there[:, None],
                 other=0.0,

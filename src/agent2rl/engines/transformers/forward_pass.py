@@ -118,7 +118,10 @@ def call_packed_network(
         logits_to_keep=keep,
         packed=counted,
     )
-    if isinstance(counted, _CountedRows) and counted.calls < network.config.get_text_config().num_hidden_layers:
+    if (
+        isinstance(counted, _CountedRows)
+        and counted.calls < network.config.get_text_config().num_hidden_layers
+    ):
         raise GradingError(
             f"Models of type {network.config.model_type} are not supported: their attention would mix the "
             "texts of a batch.",
