@@ -1,7 +1,7 @@
-"""Seconds of a GRPO step in a world, for playing and for the update, against older code and the hardware's limit.
+"""Seconds of a GRPO step in a world, against older code and against the limit of the hardware.
 
     python -m benchmarks.rollouts                              # the seedling after SFT, alfworld-mini
-    python -m benchmarks.rollouts --before SRC                 # also the code under SRC (the `src` of a checkout)
+    python -m benchmarks.rollouts --before SRC                 # also older code: the `src` of a checkout
     python -m benchmarks.rollouts --train DATA/train --model DIR                     # official games
     python -m benchmarks.rollouts --train DATA/train --shape 135m --turn-tokens 32   # random weights
     python -m benchmarks.rollouts --train DATA/train --shape 7b --only-play --games 134 --group 1
@@ -24,7 +24,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-SHAPES: dict[str, dict[str, int]] = {
+SHAPES: dict[str, dict[str, Any]] = {
     "135m": {
         "vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536,
         "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3,
@@ -101,14 +101,15 @@ def prepare_model(chosen: argparse.Namespace, directory: Path) -> None:
 
     source = chosen.model or world_lift.SHIPPED
     if chosen.shape:
-        tokenizer = AutoTokenizer.from_pretrained(source)
+        tokenizer: Any = AutoTokenizer.from_pretrained(source)
         torch.manual_seed(0)
         config = LlamaConfig(
             **SHAPES[chosen.shape], max_position_embeddings=8192, tie_word_embeddings=chosen.shape == "135m"
         )
         config.eos_token_id = tokenizer.eos_token_id
         with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
-            model = LlamaForCausalLM(config).to(torch.bfloat16)
+            network: Any = LlamaForCausalLM(config)  # type: ignore[no-untyped-call]
+            model = network.to(torch.bfloat16)
     else:
         model, tokenizer = models.load(source)
     if chosen.sft_games and not chosen.shape:
@@ -137,7 +138,6 @@ def measure_steps(chosen: argparse.Namespace) -> dict[str, Any]:
 
     from agent2rl.training import models
     from agent2rl.training.grpo import GrpoSettings
-    from agent2rl.training.progress import TrainingProgress
     from agent2rl.training.rollouts import EpisodeRollouts, grpo_in_world
     from agent2rl.training.sampling import PolicySampler
 
@@ -156,14 +156,14 @@ def measure_steps(chosen: argparse.Namespace) -> dict[str, Any]:
         tokens.append(sum(rollout.tokens for group in found for rollout in group))
         return found
 
-    EpisodeRollouts.attempt = timed  # type: ignore[method-assign]
+    EpisodeRollouts.attempt = timed  # type: ignore[method-assign, assignment]
     if chosen.shape:  # random weights never win: rewards are drawn, so that every episode is learnt
         dice = random.Random(0)
         EpisodeRollouts.reward = lambda *_: dice.random()  # type: ignore[method-assign]
     steps: list[float] = []
     settings = GrpoSettings(
         1e-6, chosen.steps + 1, prompts=chosen.games, group=chosen.group, seed=7,
-        **({"pass_tokens": 32768} if chosen.train else {}),
+        pass_tokens=32768 if chosen.train else 1024,
     )  # fmt: skip
     with open_subject(chosen) as subject:
         if chosen.only_play:

@@ -1,11 +1,11 @@
 """GRPO: the model attempts each question or game several times and learns from how the attempts compare.
 
 The advantage of an attempt is its reward minus the mean of its group, in standard deviations of the group. A
-group with equal rewards teaches nothing and is left out. The attempts of a step are learnt in several updates.
-After the first, they no longer come from the policy that is updated; on a GPU the sampler also rounds
-differently. So a token's advantage is multiplied by how much more likely the token is now than when it was
-sampled, and has no effect once that ratio has left a range that is wider upwards than downwards. The loss is
-averaged over the tokens that the model generated, or over the attempts. A KL penalty towards the initial
+group with equal rewards teaches nothing and is left out. The attempts of a step are learnt in several
+updates. After the first, they no longer come from the policy that is updated; on a GPU the sampler also
+rounds differently. So a token's advantage is multiplied by how much more likely the token is now than when it
+was sampled, and has no effect once that ratio has left a range that is wider upwards than downwards. The loss
+is averaged over the tokens that the model generated, or over the attempts. A KL penalty towards the initial
 model can be added. What each of these is worth is in docs/design/training.md.
 
 This module has the training loop and questions; games, with episodes as attempts, are in `rollouts`.
@@ -381,8 +381,8 @@ def _compute_advantages(rewards: Sequence[float]) -> list[float]:
 
 
 LOSS_PARTS = ("loss", "clip_fraction", "entropy", "kl")
-"""What `_compute_loss` returns, each as a sum over tokens. The entropy is estimated by the log-probabilities of
-the sampled tokens. The KL divergence is that from the policy that sampled them, or from the reference model
+"""What `_compute_loss` returns, each as a sum over tokens. The entropy is estimated by the log-probabilities
+of the sampled tokens. The KL divergence is that from the policy that sampled them, or from the reference model
 if there is one."""
 
 

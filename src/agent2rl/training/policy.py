@@ -105,7 +105,7 @@ def group_by_prompt(rows: Iterable[tuple[TrainingSequence, float]]) -> list[Prom
 
 
 SMALL_MODEL_PASS_TOKENS = 1024
-"""Tokens in a pass of a small model on a CPU; a larger one is no faster, and a smaller one is shared better."""
+"""Tokens in a pass of a small model on a CPU; a larger one is no faster, and work is shared less well."""
 CPU_PASS_TOKENS = 4096
 MAX_GPU_PASS_TOKENS = 65536
 GPU_MEMORY_SHARE = 0.5

@@ -148,7 +148,9 @@ class ChatContinuation:
         self._unchecked -= len(checked)
         texts = self._render(checked)
         ids = self._encode(texts)
-        right = [EncodedChat(len(chat), *pair) for chat, *pair in zip(checked, texts, ids, strict=True)]
+        right = [
+            EncodedChat(len(chat), text, row) for chat, text, row in zip(checked, texts, ids, strict=True)
+        ]
         if right == found[: len(right)]:
             return found
         self._is_possible = False

@@ -174,7 +174,7 @@ class LogprobScorer:
         logits = self.decoder.forward.read_texts(texts, torch.tensor(places, device=device)).float()
         tokens = torch.tensor([token for _, reply in pairs for token in reply], device=device)
         chosen = logits.gather(1, tokens[:, None])[:, 0] - logits.logsumexp(dim=1)
-        sums = [float(part.double().sum()) for part in chosen.split(counts)]
+        sums = [float(part.double().sum()) for part in torch.split(chosen, counts)]
         if not all(map(math.isfinite, sums)):
             raise build_non_finite_error()
         return sums

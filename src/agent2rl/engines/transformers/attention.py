@@ -1,7 +1,7 @@
 """Attention over packed rows: the new tokens of all rows lie in one sequence, without padding.
 
-A pass of the network reads one sequence, (1, tokens), in which the tokens of one row follow those of the last.
-Only attention knows where rows begin and end. `CachedRows` attend to their slots of the KV cache, too;
+A pass of the network reads one sequence, (1, tokens), in which the tokens of one row follow those of the
+last. Only attention knows where rows begin and end. `CachedRows` attend to their slots of the KV cache, too;
 `PackedSequences` attend to nothing else and can be trained. On a GPU, one flash kernel takes the bounds of
 all rows. On CPU, and for what the kernel cannot do, rows are attended to one by one, except in a decode step:
 there, slots that lie next to each other are one batch.

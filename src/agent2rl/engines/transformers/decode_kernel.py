@@ -1,3 +1,4 @@
+# mypy: disable-error-code="no-untyped-def, untyped-decorator, misc"
 """Attention of one new token per row over long caches, for NVIDIA GPUs: many programs share a row's keys.
 
 The flash kernel gives a row's keys of one head to one program, which leaves most of the memory's bandwidth
@@ -5,14 +6,12 @@ unused if there are few heads. Here each part of a row's keys has its own progra
 by their log-sum-exp. Triton comes with torch on NVIDIA GPUs; without it, the flash kernel does the work.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 try:
-    import triton
-    import triton.language as tl
+    import triton  # type: ignore[import-not-found, unused-ignore]
+    import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
 except ImportError:
     triton = None
 
@@ -65,7 +64,7 @@ def attend_with_split_keys(
 
 if triton is not None:
 
-    @triton.jit  # type: ignore[untyped-decorator]
+    @triton.jit
     def _attend_part(
         query, key, value, slots, used, outputs, sums,
         scale, part_keys,
@@ -73,15 +72,15 @@ if triton is not None:
         key_slot, key_head, key_column,
         value_slot, value_head, value_column,
         heads, parts,
-        SHARED: tl.constexpr, SIZE: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
-    ) -> Any:  # type: ignore[no-untyped-def]  # fmt: skip
+        shared: tl.constexpr, size: tl.constexpr, padded: tl.constexpr, block: tl.constexpr,
+    ) -> None:  # fmt: skip
         row, head, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
         slot = tl.load(slots + row).to(tl.int64)
         length = tl.load(used + row)
-        members = tl.arange(0, QUERIES)
-        lanes = tl.arange(0, SIZE)
-        own = members < SHARED
-        query_heads = head * SHARED + members
+        members = tl.arange(0, padded)
+        lanes = tl.arange(0, size)
+        own = members < shared
+        query_heads = head * shared + members
         queries = tl.load(
             query + query_heads[:, None] * query_head + row * query_row + lanes[None, :],
             mask=own[:, None],
@@ -89,11 +88,11 @@ if triton is not None:
         )
         first = part * part_keys
         last = tl.minimum(first + part_keys, length)
-        highest = tl.full([QUERIES], -1e30, tl.float32)
-        total = tl.zeros([QUERIES], tl.float32)
-        mixed = tl.zeros([QUERIES, SIZE], tl.float32)
-        for start in range(first, last, KEYS):
-            columns = start + tl.arange(0, KEYS)
+        highest = tl.full([padded], -1e30, tl.float32)
+        total = tl.zeros([padded], tl.float32)
+        mixed = tl.zeros([padded, size], tl.float32)
+        for start in range(first, last, block):
+            columns = start + tl.arange(0, block)
             there = columns < last
             keys = tl.load(
                 key + slot * key_slot + head * key_head + columns[None, :] * key_column + lanes[:, None],
@@ -118,7 +117,7 @@ if triton is not None:
             highest = peak
         place = (row * heads + query_heads) * parts + part
         tl.store(
-            outputs + place[:, None] * SIZE + lanes[None, :],
+            outputs + place[:, None] * size + lanes[None, :],
             mixed / tl.maximum(total, 1e-30)[:, None],
             mask=own[:, None],
         )

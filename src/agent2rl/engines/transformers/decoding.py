@@ -352,7 +352,7 @@ class StopCriteria:
     def _count_tokens_up_to_stop(self, tokens: Sequence[int], newest: int) -> int:
         """Return how many tokens it takes until a stop string is complete."""
         for count in range(max(1, len(tokens) - newest + 1), len(tokens)):
-            text = self.model.tokenizer.decode(tokens[:count], skip_special_tokens=True)
+            text = self.model.tokenizer.decode(list(tokens[:count]), skip_special_tokens=True)
             if self._has_stop(str(text)):
                 return count
         return len(tokens)

@@ -9,6 +9,7 @@ the device, so that several steps run without the host.
 import gc
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 from weakref import WeakSet
 
 import torch
@@ -64,7 +65,7 @@ class ForwardPass:
         return self.call_network(ids, rows.positions, rows, None, keep)
 
     def release_large_cache(self) -> None:
-        """Release the cache if it would be missed elsewhere; a small one is worth keeping for the next use."""
+        """Release the cache if its memory is needed elsewhere; a small one is kept for the next use."""
         if self.model.device.type == "cuda":
             _, total = torch.cuda.mem_get_info()
             if self.cache.allocated_bytes > KEPT_CACHE_SHARE * total:
@@ -209,7 +210,7 @@ class DecodeGraphs:
         self._forward = forward
         self._graphs: dict[tuple[int, bool], _DecodeGraph] = {}
         self._version = -1
-        self._pool: object = None
+        self._pool: Any = None
 
     def decode_steps(
         self, rows: Sequence[DecodeRow], temperature: float, steps: int
@@ -236,7 +237,7 @@ MAX_STEPS = 16
 
 
 class _DecodeGraph:
-    def __init__(self, forward: ForwardPass, size: int, sampled: bool, pool: object) -> None:
+    def __init__(self, forward: ForwardPass, size: int, sampled: bool, pool: Any) -> None:
         self._forward, self._size, self._sampled = forward, size, sampled
         device = forward.model.device
         self._state = torch.zeros((5, size), dtype=torch.long, device=device)
@@ -250,7 +251,7 @@ class _DecodeGraph:
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         torch.cuda.synchronize()
         with torch.cuda.stream(stream):
-            self.graph.capture_begin(**({"pool": pool} if pool else {}))
+            self.graph.capture_begin(pool=pool)
             try:
                 self._run_step()
             finally:
