@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import get_args
 
 from agent2rl.tasks.alfworld.homes import generate_homes
-from agent2rl.tasks.alfworld.layout import LEVELS, TASK_TYPES, Part
+from agent2rl.tasks.alfworld.layout import LEVELS, Part
 from benchmarks.alfworld_engine import Clocks, official
 
 LEVELS_PLAYED = ("easy", "hard")
@@ -37,7 +37,7 @@ def main() -> None:
     with lzma.open(out, "wt", encoding="utf-8", preset=9 | lzma.PRESET_EXTREME) as lines:
         for level in LEVELS_PLAYED:
             for split in get_args(Part):
-                for number in range(len(TASK_TYPES)):
+                for number in range(len(LEVELS[level].list_task_types(split))):
                     lines.write(json.dumps(trace(level, split, number)) + "\n")
                     print(level, split, number, flush=True)
 

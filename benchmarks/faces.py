@@ -19,7 +19,9 @@ from pathlib import Path
 from websockets.asyncio.client import unix_connect
 
 from agent2rl.core.environment import World
+from agent2rl.core.task import Example
 from agent2rl.environments.adapters import EpisodeConversation, Gym, Gyms, open_world, rollout
+from agent2rl.environments.adapters.client import ServedWorld
 from agent2rl.environments.adapters.openenv import BODY_BYTES, application
 from agent2rl.environments.alfworld import AlfworldEpisode, AlfworldGame
 from agent2rl.grading.server import serve_on_socket
@@ -83,8 +85,8 @@ def rolled(world: World, games: list[AlfworldGame], said: list[Script]) -> None:
     rollout(policy, len(games), world=world, games=[game.id for game in games])
 
 
-def served(world: World, games: list[AlfworldGame], said: list[Script], clients: int) -> float:
-    """Seconds, with the clients in a process of their own."""
+def served(world: World, games: list[AlfworldGame], said: list[Script], clients: int | None) -> float:
+    """Seconds, with the clients in a process of their own; None is one `ServedWorld`."""
     app = application(world, "alfworld")
     plays = [(game.id, script) for game, script in zip(games, said, strict=True)]
     with (
@@ -95,7 +97,10 @@ def served(world: World, games: list[AlfworldGame], said: list[Script], clients:
         return min(other.submit(client, str(socket), plays, clients).result() for _ in range(REPEATS))
 
 
-def client(socket: str, plays: list[tuple[str, Script]], clients: int) -> float:
+def client(socket: str, plays: list[tuple[str, Script]], clients: int | None) -> float:
+    if clients is None:
+        return served_world(socket, plays)
+
     async def play(number: int) -> None:
         async with unix_connect(socket, "ws://world/ws", compression=None) as line:
             for game, script in plays[number::clients]:
@@ -111,6 +116,18 @@ def client(socket: str, plays: list[tuple[str, Script]], clients: int) -> float:
     began = time.perf_counter()
     asyncio.run(all_of_them())
     return time.perf_counter() - began
+
+
+def served_world(socket: str, plays: list[tuple[str, Script]]) -> float:
+    place = ServedWorld(f"unix:{socket}")
+    began = time.perf_counter()
+    for game, script in plays:
+        place.reset(Example(game, "", ""))
+        for command in script:
+            place.step(command)
+    seconds = time.perf_counter() - began
+    place.close()
+    return seconds
 
 
 def main() -> None:
@@ -136,9 +153,10 @@ def main() -> None:
         print(
             f"{name:24} {steps / seconds:9,.0f} steps/s {1e6 * seconds / steps:8.1f} µs a step {more:+7.0%}"
         )
-    for clients in (1, 16):
+    for clients in (None, 1, 16):
         rate = steps / served(world, games, said, clients)
-        print(f"{f'served, clients: {clients}':24} {rate:9,.0f} steps/s {1e6 / rate:8.1f} µs a step")
+        name = "ServedWorld" if clients is None else f"served, clients: {clients}"
+        print(f"{name:24} {rate:9,.0f} steps/s {1e6 / rate:8.1f} µs a step")
 
 
 def _fastest(

@@ -131,14 +131,14 @@ def on_cuda(shape: str, count: int, few: int, turns: int) -> None:
     tokens = words(SHAPES[shape].vocab_size)
     model = replace(describe_model(network, tokens), ends=frozenset())
     examples = [Example(f"game {number}", "", "") for number in range(count)]
-    telling = EpisodePrompt(chat="", plain={"": "w5 " * SHARED}, prompt=" w1 ", stop=())
+    prompt = EpisodePrompt(chat="", plain={"": "w5 " * SHARED}, prompt=" w1 ", stop=())
     sampling = Sampling(max_tokens=ACTION)
 
     def seconds(talk: Any, played: list[Example], live: int) -> float:
         episodes = [LiveEpisode(example) for example in played]
         torch.cuda.synchronize()
         begin = time.perf_counter()
-        play_episodes(episodes, lambda: Talker(turns), ModelPlayer(talk, telling, False, sampling), live)
+        play_episodes(episodes, lambda: Talker(turns), ModelPlayer(talk, prompt, False, sampling), live)
         torch.cuda.synchronize()
         return time.perf_counter() - begin
 

@@ -128,7 +128,7 @@ def tables(campaigns: int, first: int) -> None:
         stars = cells = families = plain = differ = 0
         for number in range(first, first + campaigns):
             runs = simulate_campaign(USUAL, tasks, modes, seeds, number)
-            found = build_heatmap(runs, "mode", "task").cells
+            found = build_heatmap(runs, "mode").cells
             stars += sum(each.star for each in found)
             plain += sum(each.cell.mean is not None and each.cell.mean.excludes_zero for each in found)
             cells += len(found)

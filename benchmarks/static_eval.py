@@ -154,7 +154,7 @@ def plain(model_dir: Path, prompts: Sequence[str], max_tokens: int, size: int) -
 def on_cpu(model_dir: Path, sizes: Sequence[int]) -> None:
     model = load_model(model_dir)
     with TransformersEngine(model, measure_batch_limits(model)) as engine:
-        sampling = EVALUATOR.asking.sampling
+        sampling = EVALUATOR.prompt.sampling
         chats = [EVALUATOR.chat(one, templated=True) for one in TASK.load(None).feedback]
         prompts = engine.render(chats)
         engine.generate(chats[:2], Sampling(max_tokens=2))

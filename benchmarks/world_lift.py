@@ -2,6 +2,7 @@
 
     python -m benchmarks.world_lift                                 # the seedling on alfworld-mini, 3 seeds
     python -m benchmarks.world_lift --task webshop-mini             # any task with a world and an expert
+    python -m benchmarks.world_lift --expert 96                     # SFT on the demonstrations of such a run
     python -m benchmarks.world_lift --sft-epochs 0                  # GRPO alone
     python -m benchmarks.world_lift --task alfworld --train DATA/train --test DATA/valid_seen \\
         --model DIR --seeds 0 --sft-games 2000 --sft-rate 2e-4 --sft-batch 16    # official games
@@ -40,14 +41,17 @@ from agent2rl.environments.alfworld import AlfworldEnvironment, make_game_finder
 from agent2rl.environments.alfworld.environment import STEPS
 from agent2rl.environments.alfworld.expert import AlfworldExpert
 from agent2rl.evaluators.episodes import Episodes
+from agent2rl.run.expert_help import record_demonstrations
 from agent2rl.run.training_data import open_training_world
 from agent2rl.tasks import alfworld
 from agent2rl.training import models
+from agent2rl.training.conversations import encode_demonstrations
+from agent2rl.training.demonstrations import Demonstration
 from agent2rl.training.grpo import GrpoSettings
 from agent2rl.training.optimizer import TrainingSchedule
 from agent2rl.training.policy import TrainingSequence
 from agent2rl.training.progress import TrainingProgress
-from agent2rl.training.rollouts import Arena, demonstrations, grpo_in_world
+from agent2rl.training.rollouts import Arena, encode_expert_games, grpo_in_world
 from agent2rl.training.sft import SftSettings, imitate
 
 SHIPPED = Path(__file__).parents[1] / "src/agent2rl/models/seedling/files"
@@ -59,7 +63,12 @@ class Subject:
     """A task as its trainer sees it."""
 
     def __init__(
-        self, task: Task, world: World, tests: Mapping[str, Sequence[Example]], reply: int | None
+        self,
+        task: Task,
+        world: World,
+        tests: Mapping[str, Sequence[Example]],
+        reply: int | None,
+        filed: Sequence[Demonstration] = (),
     ) -> None:
         evaluator = task.evaluator
         assert isinstance(evaluator, Episodes)
@@ -67,15 +76,21 @@ class Subject:
             evaluator = replace(evaluator, sampling=replace(evaluator.sampling, max_tokens=reply))
         assert world.expert is not None
         self._evaluator, self._tests, self._expert = evaluator, tests, world.expert
+        self._filed = filed
         self.games = world.games
         self.arena = Arena(
-            world.environment, evaluator.telling, evaluator.action, evaluator.sampling, evaluator.get_kind
+            world.environment, evaluator.prompt, evaluator.action, evaluator.sampling, evaluator.get_kind
         )
 
     def shown(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, count: int
-    ) -> list[tuple[TrainingSequence, ...]]:
-        return list(demonstrations(model, tokenizer, self.arena, self._expert, self.games[:count]))
+    ) -> tuple[int, list[TrainingSequence]]:
+        """Return the number of the expert's games, and their training sequences."""
+        if self._filed:
+            rows = encode_demonstrations(model, tokenizer, self.arena.prompt, self._filed)
+            return len(self._filed), rows
+        played = list(encode_expert_games(model, tokenizer, self.arena, self._expert, self.games[:count]))
+        return len(played), [row for sequences in played for row in sequences]
 
     def score(self, directory: Path) -> Scores:
         found: Scores = {}
@@ -103,13 +118,14 @@ def subject(chosen: argparse.Namespace) -> Iterator[Subject]:
         return
     with open_training_world(chosen.task, None) as (task, world), tempfile.TemporaryDirectory() as place:
         splits = task.load(None)
-        for name, write in splits.beside.items():
+        for name, write in splits.evaluator_folders.items():
             (Path(place) / name).mkdir()
             assert callable(write)
             write(Path(place) / name)
         os.environ[evaluator_folders.FOLDER_VARIABLE] = place
         tests = {name: getattr(splits, name)[: chosen.test_games] for name in SPLITS}
-        yield Subject(task, world, tests, chosen.reply_tokens)
+        filed = record_demonstrations(task, splits, chosen.expert) if chosen.expert else ()
+        yield Subject(task, world, tests, chosen.reply_tokens, filed)
 
 
 def stages(subject: Subject, chosen: argparse.Namespace, seed: int) -> Iterator[tuple[str, Scores]]:
@@ -133,11 +149,10 @@ def stages(subject: Subject, chosen: argparse.Namespace, seed: int) -> Iterator[
         return stage, scores
 
     if chosen.sft_epochs:
-        shown = subject.shown(model, tokenizer, chosen.sft_games)
-        rows = [row for found in shown for row in found]
+        games, rows = subject.shown(model, tokenizer, chosen.sft_games)
         supervised = SftSettings(chosen.sft_rate, chosen.sft_epochs, chosen.sft_batch, seed=seed)
         result = imitate(model, rows, supervised, TrainingProgress("sft", chosen.log))
-        yield graded("sft", games=len(shown), steps=result.steps, loss=round(result.loss, 3))
+        yield graded("sft", games=games, steps=result.steps, loss=round(result.loss, 3))
     if chosen.grpo_steps:
         online = GrpoSettings(
             chosen.grpo_rate,
@@ -194,7 +209,8 @@ def main() -> None:
     parser.add_argument("--no-base", action="store_true", help="do not grade the untouched model")
     parser.add_argument("--grade-every", type=int, default=0, help="steps of GRPO; 0: at its end")
     parser.add_argument("--log", type=Path, help="a file for each step and each grading, as JSON lines")
-    parser.add_argument("--sft-games", type=int, default=1000)
+    parser.add_argument("--expert", type=int, help="demonstrations of a run with so many; else --sft-games")
+    parser.add_argument("--sft-games", type=int, default=1000, help="that the full expert plays")
     parser.add_argument("--sft-epochs", type=int, default=2)
     parser.add_argument("--sft-rate", type=float, default=1e-3)
     parser.add_argument("--sft-batch", type=int, default=8)

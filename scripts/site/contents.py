@@ -80,7 +80,7 @@ def python() -> str:
         (engine, ENGINE),
         (environment, "EnvironmentStep Environment CommandLister ExpertPolicy World"),
         (agent, "Brief DriverLlm AgentPackage Agent DrivenAgent ProgramAgent"),
-        (sandbox, "Command Mount Door Enclosure Exit Sandbox"),
+        (sandbox, "Command Mount ServiceSocket Enclosure Exit Sandbox"),
         (model, "ShippedModel"),
         (tracker, "TrackedRun MetricsRow FinalSummary RunMirror Tracker"),
     ):
@@ -106,6 +106,7 @@ def grading_api() -> str:
         api.BestSubmission,
         grading_records.Interval,
         api.TimeAnswer,
+        api.EnvironmentSteps,
     ]
     told += [RolloutsReport, api.RolloutsAnswer, api.HealthAnswer, api.ProblemDetails]
     return "\n\n".join(["## Calls", *calls, "## Records", *map(classes.record, told)])

@@ -14,13 +14,13 @@ from agent2rl import registry
 from agent2rl.core.agent import Brief, DrivenAgent, DriverLlm
 from agent2rl.core.llm import TokenCounts, Wire
 from agent2rl.core.records import Budget
-from agent2rl.core.sandbox import Door, Exit, Mount, url_placeholder
+from agent2rl.core.sandbox import Exit, Mount, ServiceSocket, url_placeholder
 from agent2rl.core.self_reports import Transcript
 from agent2rl.run.agent_install import get_install_path
 from tests.agents.agent_runs import AGENT_CACHE, install_agent_or_skip
 from tests.helpers.sandbox_runner import SandboxRunner, wait_until
 
-DOOR_NAME = "LLM_URL"
+URL_VARIABLE = "LLM_URL"
 INSTALL_PREFIX = PurePosixPath("/opt/agent")
 DRIVER_KEY = "a key that opens nothing"
 
@@ -97,7 +97,7 @@ class SandboxedAgent:
             instructions="",
             environment={"ROLLOUT_KEY": "needed"},
             prompt=prompt,
-            llm=DriverLlm("driver-model", self.wire, url_placeholder(DOOR_NAME), DRIVER_KEY),
+            llm=DriverLlm("driver-model", self.wire, url_placeholder(URL_VARIABLE), DRIVER_KEY),
             prefix=INSTALL_PREFIX,
             resumed=resumed,
         )
@@ -107,7 +107,7 @@ class SandboxedAgent:
             memory=8 << 30,
             processes=512,
             mounts=(Mount(self.prefix, str(INSTALL_PREFIX)),),
-            doors=(Door(DOOR_NAME, at.socket),),
+            sockets=(ServiceSocket(URL_VARIABLE, at.socket),),
         )
         return self.cell.sandbox.run(self.agent.command(brief), enclosure, threading.Event())
 

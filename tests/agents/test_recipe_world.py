@@ -14,7 +14,15 @@ from agent2rl.agents.recipe import subjects, train
 from agent2rl.agents.recipe.subjects import PolicyLearner, TrainingRound, WorldSubject
 from agent2rl.core.environment import World
 from agent2rl.core.errors import UserError
+from agent2rl.core.task import Example
 from agent2rl.training import grpo, models, optimizer, rollouts
+from agent2rl.training.conversations import encode_demonstrations
+from agent2rl.training.demonstrations import (
+    DEMONSTRATIONS_FILE,
+    Demonstration,
+    DemonstrationTurn,
+    format_demonstrations,
+)
 from agent2rl.training.sampling import PolicySampler
 from tests.helpers.stairs_environment import STAIRS_EXAMPLES, STAIRS_PROMPT, StairsEnvironment, StairsExpert
 from tests.helpers.tiny_models import write_tiny_llama
@@ -65,7 +73,7 @@ def now(job: train.RecipeJob, stage: str, seconds: float) -> TrainingRound:
 
 
 def test_the_world_is_put_to_the_model_as_the_grader_puts_it(games: WorldSubject) -> None:
-    assert games.arena.telling == STAIRS_PROMPT
+    assert games.arena.prompt == STAIRS_PROMPT
     assert games.arena.sampling.stop == ("\n",)
     assert games.arena.action("> up") == "up"
     assert games.arena.world().reset(STAIRS_EXAMPLES[1]) == StairsEnvironment().reset(STAIRS_EXAMPLES[1])
@@ -81,6 +89,34 @@ def test_a_run_that_withholds_the_expert_has_grpo_alone(
     assert "skipping SFT" in capsys.readouterr().out
     with pytest.raises(UserError, match="no expert games"):
         alone.stages(["sft"])
+
+
+def test_a_run_with_demonstrations_trains_on_their_file(job: train.RecipeJob, games: WorldSubject) -> None:
+    """They become the sequences of the expert's own games."""
+    learner = PolicyLearner(*models.load(job.base))
+    shown = [_demonstrate(example) for example in games.world.games]
+    (job.output.parent / "data" / DEMONSTRATIONS_FILE).write_text(format_demonstrations(shown))
+    (job.output.parent / "data" / "expert").unlink()
+    alone = train.RecipeJob.read().subject
+    assert isinstance(alone, WorldSubject)
+    assert alone.world.expert is None
+    assert alone.stages(["sft", "grpo"]) == ["sft", "grpo"]
+    assert alone.shown == shown
+    played = rollouts.encode_expert_games(
+        learner.model, learner.tokenizer, games.arena, StairsExpert, games.world.games
+    )
+    read = encode_demonstrations(learner.model, learner.tokenizer, alone.arena.prompt, alone.shown)
+    assert read == [sequence for sequences in played for sequence in sequences]
+    assert alone.sft(now(job, "sft", 2.0), learner)
+
+
+def _demonstrate(example: Example) -> Demonstration:
+    environment, expert = StairsEnvironment(), StairsExpert()
+    step, turns = environment.reset(example), []
+    while not step.done:
+        turns.append(DemonstrationTurn(observation=step.observation, action=expert.act(step.observation)))
+        step = environment.step(turns[-1].action)
+    return Demonstration(game=example.id, turns=tuple(turns))
 
 
 def test_an_eval_py_that_says_nothing_of_episodes_is_refused(job: train.RecipeJob, tmp_path: Path) -> None:

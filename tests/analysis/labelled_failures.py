@@ -73,7 +73,7 @@ def make_span(
         changed=("code/train.py",),
         processes=tuple(processes),
         weights=(),
-        rollouts=Rollouts(witnessed=rollouts or RolloutCounts()),
+        rollouts=Rollouts(served=rollouts or RolloutCounts()),
         printed=(PrintedText("agent.log", text, first_line=11), *logs) if text else tuple(logs),
         last=submission is None if last is None else last,
     )

@@ -46,7 +46,7 @@ def attempt(
         gain=gain,
         outcome="improved" if gain and gain > 0 else "no-gain",
         route=RouteVerdict(routes=tuple(routes), confidence=confidence),
-        rollouts=Rollouts(witnessed=RolloutCounts(episodes=episodes)),
+        rollouts=Rollouts(served=RolloutCounts(episodes=episodes)),
     )
 
 

@@ -234,3 +234,25 @@ def test_an_entry_without_enough_runs_is_named_and_not_ranked() -> None:
     assert places["one"].rank == NOT_ENOUGH
     assert places["one"].mean
     assert found.places[0].name == "full"
+
+
+def test_runs_with_different_expert_help_are_never_compared_or_ranked_together() -> None:
+    helped = make_digests([40.0, 41.0, 42.0, 43.0, 44.0], "h", agent="helped", expert=96)
+    alone = make_digests([10.0, 11.0, 12.0, 13.0, 14.0], "a", agent="alone", expert="none")
+    found = compare_groups(helped, alone)
+    assert (found.tasks, found.difference, found.unmatched) == ((), None, (5, 5))
+    ranking = rank_entries({"helped": helped, "alone": alone})
+    assert ranking.tasks == ("sums (expert 96)", "sums (expert none)")
+    assert [place.rank for place in ranking.places] == [NOT_ENOUGH, NOT_ENOUGH]
+    assert [place.mean for place in ranking.places] == [None, None]
+
+
+def test_entries_are_ranked_on_each_level_of_expert_help_by_itself() -> None:
+    entries = {
+        name: make_digests([gain + n for n in range(5)], f"{name}96", agent=name, expert=96)
+        + make_digests([gain + n for n in range(5)], f"{name}full", agent=name)
+        for name, gain in (("better", 30.0), ("worse", 10.0))
+    }
+    ranking = rank_entries(entries)
+    assert ranking.tasks == ("sums", "sums (expert 96)")
+    assert [(place.name, place.rank) for place in ranking.places] == [("better", 1.0), ("worse", 2.0)]

@@ -47,6 +47,6 @@ def test_four_changes_for_the_better_are_said_to_be_above_zero_and_three_are_not
 
 
 def test_a_campaign_of_nulls_has_few_stars() -> None:
-    tables = [build_heatmap(simulate_campaign(NULL, 2, 2, 5, number), "mode", "task") for number in range(30)]
+    tables = [build_heatmap(simulate_campaign(NULL, 2, 2, 5, number), "mode") for number in range(30)]
     assert sum(any(each.star for each in table.cells) for table in tables) <= 4
     assert simulate_campaign(NULL, 2, 2, 5, 0) == simulate_campaign(NULL, 2, 2, 5, 0)

@@ -251,11 +251,33 @@ models.save(model, tokenizer, "output/x")
 """
 EXPERT_GAMES = """
 from agent2rl.training import models
-from agent2rl.training.{module} import demonstrations
+from agent2rl.training.{module} import {name}
 from agent2rl.training.sft import SftSettings, imitate
 model, tokenizer = models.load("models/base")
-rows = [row for game in demonstrations(model, tokenizer, arena, expert, games) for row in game]
+rows = [row for game in {name}(model, tokenizer, arena, expert, games) for row in game]
 imitate(model, rows, SftSettings(), progress)
+models.save(model, tokenizer, "output/x")
+"""
+FILED_GAMES = """
+from agent2rl.training import models
+from agent2rl.training.conversations import encode_demonstrations
+from agent2rl.training.demonstrations import read_demonstrations
+from agent2rl.training.sft import SftSettings, imitate
+model, tokenizer = models.load("models/base")
+rows = encode_demonstrations(model, tokenizer, prompt, read_demonstrations("data"))
+imitate(model, rows, SftSettings(), progress)
+models.save(model, tokenizer, "output/x")
+"""
+PLAYED_GAMES = """
+from agent2rl.environments.adapters import play_expert_episodes, rollout
+from agent2rl.training import models
+from agent2rl.training.conversations import build_chat, encode_conversations
+from agent2rl.training.sft import SftSettings, imitate
+model, tokenizer = models.load("models/base")
+def policy(conversations):
+    return [model.generate(conversation.messages()) for conversation in conversations]
+chats = [build_chat(tokenizer, prompt, episode.exchanges) for episode in {episodes}]
+imitate(model, encode_conversations(model, tokenizer, chats), SftSettings(), progress)
 models.save(model, tokenizer, "output/x")
 """
 
@@ -267,8 +289,12 @@ models.save(model, tokenizer, "output/x")
         (REJECTION.format(module="rejection"), "rejection"),
         (SELF_IMITATION.format(name="PolicySampler"), "rejection"),
         (SELF_IMITATION.format(name="Sampler"), "rejection"),
-        (EXPERT_GAMES.format(module="rollouts"), "sft"),
-        (EXPERT_GAMES.format(module="demonstrations"), "sft"),
+        (EXPERT_GAMES.format(module="rollouts", name="encode_expert_games"), "sft"),
+        (EXPERT_GAMES.format(module="rollouts", name="demonstrations"), "sft"),
+        (EXPERT_GAMES.format(module="demonstrations", name="demonstrations"), "sft"),
+        (FILED_GAMES, "sft"),
+        (PLAYED_GAMES.format(episodes="play_expert_episodes(8)"), "sft"),
+        (PLAYED_GAMES.format(episodes="[one for one in rollout(policy, 8) if one.won]"), "rejection"),
     ],
 )
 def test_recipes_are_known_by_their_present_and_former_names(text: str, route: str) -> None:

@@ -72,7 +72,7 @@ def test_stars_are_for_gains_that_stay_clear_in_the_whole_table() -> None:
         *make_digests([1, 0], "c", task="y", mode="free"),
         *make_digests([-9, -10, -11, -10, -9, -10], "d", task="z", mode="free"),
     ]
-    found = build_heatmap(digests, "mode", "task")
+    found = build_heatmap(digests, "mode")
     assert (found.rows, found.columns, found.tested) == (("free", "sft-only"), ("x", "y", "z"), 3)
     assert {(each.row, each.column): each.star for each in found.cells} == {
         ("free", "x"): True,
@@ -89,8 +89,8 @@ def test_one_clear_cell_among_many_is_held_to_a_higher_standard() -> None:
         each for k in range(20) for each in make_digests([1, -1, 2, -2, 0.5], f"{k}-", task=f"t{k:02d}")
     ]
     alone, among = (
-        build_heatmap(borderline, "mode", "task"),
-        build_heatmap([*borderline, *nothing], "mode", "task"),
+        build_heatmap(borderline, "mode"),
+        build_heatmap([*borderline, *nothing], "mode"),
     )
     p_alone = next(each.p_holm for each in alone.cells)
     p_among = next(each.p_holm for each in among.cells if each.column == "x")

@@ -26,7 +26,7 @@ seed = [0, 1]
 [settings]
 budget = "4m"
 no-report = true
-no-expert = false
+quiet = false
 tasks-dir = ["t", "u"]
 [[exclude]]
 agent = "x"
@@ -56,6 +56,16 @@ def test_a_combination_is_what_one_would_type_after_agent2rl_run() -> None:
         *("--tasks-dir=t", "--tasks-dir=u", "--max-usd=5"),
     )
     assert "--driver=" not in " ".join(make_run_arguments(campaign, {**cell, "driver": ""}))
+
+
+def test_levels_of_expert_help_are_an_axis() -> None:
+    text = 'name = "n"\n[axes]\ntask = ["alfworld-mini"]\nagent = ["x"]\nexpert = ["none", "96", "full"]'
+    campaign = parse_campaign(text, "n.toml")
+    assert [make_run_arguments(campaign, cell)[-1] for cell in expand_cells(campaign)] == [
+        "--expert=none",
+        "--expert=96",
+        "--expert=full",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -110,30 +110,30 @@ def test_a_run_of_another_version_is_nobodys_experiment(tmp_path: Path) -> None:
 
 
 def test_what_is_settled_is_read_once_and_what_is_new_is_seen(tmp_path: Path) -> None:
-    past, (first, second, *_) = RunHistory(tmp_path), made()
+    history, (first, second, *_) = RunHistory(tmp_path), made()
     finished(tmp_path, "1", first.spec)
     crashed(tmp_path, "2", second.spec)
-    assert {key: [run.state for run in runs] for key, runs in past.list_runs_by_experiment().items()} == {
+    assert {key: [run.state for run in runs] for key, runs in history.list_runs_by_experiment().items()} == {
         first.id: ["done"],
         second.id: ["crashed"],
     }
     (tmp_path / "1" / "result.json").unlink()
     finished(tmp_path, "3", second.spec)
-    assert [run.state for run in past.list_experiment_runs(first.id)] == ["done"]
-    assert [run.state for run in past.list_experiment_runs(second.id)] == ["crashed", "done"]
+    assert [run.state for run in history.list_experiment_runs(first.id)] == ["done"]
+    assert [run.state for run in history.list_experiment_runs(second.id)] == ["crashed", "done"]
 
 
 def test_a_plan_learns_from_earlier_runs_of_the_task_and_of_the_driver(tmp_path: Path) -> None:
     first, *_ = made()
     finished(tmp_path, "1", first.spec)
-    past = RunHistory(tmp_path)
-    standings = find_statuses(made(), past, ExperimentClaims(tmp_path / ".claims"))
+    history = RunHistory(tmp_path)
+    standings = find_statuses(made(), history, ExperimentClaims(tmp_path / ".claims"))
     found = make_plan(
         "n",
         "",
         standings,
         select_runnable(standings, again=False),
-        CostEstimator(past.list_runs_by_experiment()),
+        CostEstimator(history.list_runs_by_experiment()),
         2,
     )
     assert [run.seconds for run in found.runs] == [130, 130, 100, 100]

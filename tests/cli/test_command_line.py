@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import subprocess
 from pathlib import Path
 
 import click
@@ -175,6 +176,7 @@ say(
         "/submissions/{number}": {"get"},
         "/time": {"get"},
         "/rollouts": {"post"},
+        "/rollouts/episodes": {"post"},
         "/health": {"get"},
     }
     answers = paths["/submit"]["post"]["responses"]
@@ -377,3 +379,10 @@ def test_verbose_logs_to_stderr_with_level_and_logger_name(bench: RunLauncher) -
     assert "DEBUG" not in info.stderr
     assert " DEBUG agent2rl.cli.main: The command failed\nTraceback" in debug.stderr
     assert quiet.stdout == info.stdout == debug.stdout == ""
+
+
+def test_verbose_logs_the_same_lines_when_python_runs_the_module(bench: RunLauncher) -> None:
+    done = subprocess.run(
+        bench.command("-v", "show", "nowhere"), env=bench.environment(), capture_output=True, text=True
+    )
+    assert " INFO agent2rl.cli.main: agent2rl " in done.stderr

@@ -42,7 +42,7 @@ def load_splits(data_dir: Path | None) -> Splits:
         whole,
         feedback=tuple(replace(one, target="not here") for one in whole.feedback),
         heldout=tuple(replace(one, target="not here") for one in whole.heldout),
-        beside={ANSWERS_FOLDER: write},
+        evaluator_folders={ANSWERS_FOLDER: write},
     )
 
 

@@ -8,7 +8,7 @@ import pytest
 from agent2rl.core import task as place
 from agent2rl.core.errors import GradingError, UserError
 from agent2rl.core.task import Splits, require_evaluator_folder
-from agent2rl.run.assets import prepare_beside_folders
+from agent2rl.run.assets import prepare_evaluator_folders
 from tests.core.gsm8k_with_answer_folder import ANSWERS_FILE
 from tests.helpers.run_launcher import RunLauncher
 
@@ -70,16 +70,18 @@ def test_a_folder_that_a_grading_could_not_read_whole_is_refused_at_once(tmp_pat
             (folder / "items.json").symlink_to(tmp_path / "nowhere")
         case _:
             os.mkfifo(folder / "items.json")
-    splits = Splits(train=(), feedback=(), heldout=(), beside={"shop": folder})
+    splits = Splits(train=(), feedback=(), heldout=(), evaluator_folders={"shop": folder})
 
     with pytest.raises(UserError, match=r"items\.json is (a link|no plain file)"):
-        prepare_beside_folders(splits, tmp_path / "cache")
+        prepare_evaluator_folders(splits, tmp_path / "cache")
 
 
 def test_what_is_kept_for_gradings_is_closed_to_others(tmp_path: Path) -> None:
-    made = Splits(train=(), feedback=(), heldout=(), beside={"shop": lambda place: (place / "x").touch()})
+    made = Splits(
+        train=(), feedback=(), heldout=(), evaluator_folders={"shop": lambda place: (place / "x").touch()}
+    )
 
-    found = prepare_beside_folders(made, tmp_path / "cache" / "tasks" / "t")
+    found = prepare_evaluator_folders(made, tmp_path / "cache" / "tasks" / "t")
 
     assert found["shop"].path.is_relative_to(tmp_path / "cache" / "tasks" / "t")
     for folder in ("cache", "cache/tasks", "cache/tasks/t", "cache/tasks/t/beside"):

@@ -4,19 +4,21 @@ import pickle
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent2rl import registry
 from agent2rl.core.errors import UserError
 from agent2rl.environments.adapters import (
     EpisodeConversation,
     Gym,
     Gyms,
     StepsUsedUp,
-    demonstrations,
     open_world,
+    play_expert_episodes,
     rollout,
 )
 from agent2rl.environments.alfworld import AlfworldEpisode, AlfworldGame
@@ -144,10 +146,15 @@ def test_a_policy_must_answer_with_one_text_for_each(said: list[str]) -> None:
 
 
 def test_the_expert_plays_demonstrations_where_there_is_one() -> None:
-    shown = demonstrations(3, world=STAIRS_WORLD, games=["stairs-3"])
+    shown = play_expert_episodes(3, world=STAIRS_WORLD, games=["stairs-3"])
     assert [(episode.won, episode.steps) for episode in shown] == [(True, 3)] * 3
+    assert shown[0].exchanges == [
+        ("You stand on step 0. Climb to step 3.", "up"),
+        ("You stand on step 1.", "up"),
+        ("You stand on step 2.", "up"),
+    ]
     with pytest.raises(UserError, match="no expert"):
-        demonstrations(1, world=replace(STAIRS_WORLD, expert=None))
+        play_expert_episodes(1, world=replace(STAIRS_WORLD, expert=None))
 
 
 def test_the_world_of_the_run_is_opened_where_none_is_named(
@@ -155,7 +162,7 @@ def test_the_world_of_the_run_is_opened_where_none_is_named(
 ) -> None:
     monkeypatch.setenv("DATA_PATH", str(write_alfworld_data(tmp_path / "data")))
     games = [game.id for game in open_world().games]
-    assert sorted(episode.game for episode in demonstrations(6)) == sorted(games)
+    assert sorted(episode.game for episode in play_expert_episodes(6)) == sorted(games)
     assert Gym().reset()[1]["game"] in games
     monkeypatch.delenv("DATA_PATH")
     with pytest.raises(UserError, match="DATA_PATH"):
@@ -181,3 +188,14 @@ def test_a_used_up_budget_is_told_from_one_process_to_another() -> None:
     told = pickle.loads(pickle.dumps(StepsUsedUp()))
     assert isinstance(told, StepsUsedUp)
     assert "used up" in str(told)
+
+
+def test_the_world_of_eval_py_plays_the_training_games(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = write_alfworld_data(tmp_path / "data", 1)
+    monkeypatch.setenv("DATA_PATH", str(data))
+    namespace: dict[str, Any] = {"__name__": "eval"}
+    exec(registry.find_task("alfworld-mini").evaluator.program(), namespace)  # type: ignore[attr-defined]
+    (game,) = open_world().games
+    assert namespace["EVALUATOR"].world().reset(game) == open_world().environment().reset(game)

@@ -291,7 +291,7 @@ def test_a_goal_that_asks_for_more_is_refused() -> None:
     data["pddl_problem"] = str(data["pddl_problem"]).replace(
         "(inReceptacle ?o ?r)", "(inReceptacle ?o ?r) (isHot ?o)"
     )
-    with pytest.raises(UserError, match="none of ALFWorld's six"):
+    with pytest.raises(UserError, match="has no known form"):
         AlfworldGame.from_data(data)
 
 
@@ -422,3 +422,8 @@ def test_thoughts_cost_a_step_and_change_nothing() -> None:
     assert world.step("dance") == EnvironmentStep(NOTHING, 0.0, done=True, won=False, cut=True)
     world.reset(three)
     assert not world.step("look").done
+
+
+def test_an_example_without_its_game_says_how_training_games_are_played() -> None:
+    with pytest.raises(UserError, match=r"has no game.*open_world\(\).environment"):
+        AlfworldEnvironment().reset(Example("mine/trial_1", "", ""))

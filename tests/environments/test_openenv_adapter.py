@@ -1,6 +1,7 @@
 """A served world: OpenEnv's protocol over real sockets, whatever is sent."""
 
 import json
+import re
 import socket
 import threading
 import time
@@ -21,6 +22,7 @@ from websockets.sync.client import ClientConnection, unix_connect
 
 from agent2rl.core.environment import EnvironmentStep, World
 from agent2rl.environments.adapters.openenv import BODY_BYTES, MAX_SESSIONS, application
+from agent2rl.environments.adapters.openenv_messages import SocketAnswer, StepResult, WorldProblem
 from agent2rl.grading.server import serve_on_socket
 from tests.helpers.recorded_meter import RecordedMeter, open_recorded_meter
 from tests.helpers.small_worlds import STAIRS_GAMES, STAIRS_WORLD
@@ -86,6 +88,7 @@ def test_a_connection_is_a_session(world: Served) -> None:
             "won": False,
             "truncated": False,
             "episode_id": "mine",
+            "marks": {},
         }
         assert (first["data"]["reward"], first["data"]["done"]) == (None, False)
         assert ask(line, "step", {"text": "up", "metadata": {}})["data"]["reward"] == 0.0
@@ -190,6 +193,33 @@ def test_the_server_says_what_it_is(world: Served) -> None:
         assert {"action", "observation", "state"} <= schema.keys()
 
 
+def test_the_openapi_document_describes_every_call_and_its_messages(world: Served) -> None:
+    app = application(STAIRS_WORLD, "stairs")
+    with world.http() as client:
+        document = client.get("/openapi.json").json()
+        assert document["paths"].keys() == {route.path for route in app.routes if hasattr(route, "path")}
+        unknown = client.get("/games")
+    assert (unknown.status_code, unknown.headers["content-type"]) == (404, "application/problem+json")
+    assert "/openapi.json" in unknown.json()["hint"]
+    schemas = document["components"]["schemas"]
+    used = re.findall(r"#/components/schemas/(\w+)", json.dumps(document))
+    assert set(used) <= schemas.keys()
+    assert schemas["StepRequest"]["required"] == ["action"]
+    assert "Restarts the random order" in schemas["ResetMessage"]["properties"]["seed"]["description"]
+
+
+def test_what_the_server_says_is_what_its_document_says(world: Served) -> None:
+    with world.connect() as line:
+        asked = [("reset", {"game": "stairs-1"}), ("step", {"text": "up"}), ("state", None), ("jump", None)]
+        answers = [SocketAnswer.model_validate(ask(line, kind, data)) for kind, data in asked]
+    assert [answer.type for answer in answers] == ["observation", "observation", "state", "error"]
+    with world.http() as client:
+        for code, path, body in ((200, "/reset", {"game": "stairs-1"}), (422, "/step", {})):
+            answer = client.post(path, json=body)
+            assert answer.status_code == code
+            (StepResult if code == 200 else WorldProblem).model_validate(answer.json())
+
+
 def test_a_message_that_is_too_long_ends_its_connection_alone(world: Served) -> None:
     with world.connect() as line, world.connect() as other:
         with pytest.raises(ConnectionClosed):
@@ -292,8 +322,8 @@ def test_what_is_served_is_witnessed_and_refused_when_the_budget_is_used_up(tmp_
         with world.http() as client:
             assert client.post("/reset").status_code == 403
         totals = world.metered.meter.close()
-        assert totals.witnessed.model_dump() == {"episodes": 2, "steps": 3, "successes": 1}
-        assert world.metered.events() == [{"source": "witnessed", "episodes": 2, "steps": 3, "successes": 1}]
+        assert totals.served.model_dump() == {"episodes": 2, "steps": 3, "successes": 1}
+        assert world.metered.events() == [{"source": "served", "episodes": 2, "steps": 3, "successes": 1}]
 
 
 def test_whoever_hangs_up_before_the_answer_leaves_room_for_others(tmp_path: Path) -> None:

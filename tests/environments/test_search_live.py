@@ -333,11 +333,9 @@ def test_a_page_that_drips_has_an_end(said: bytes) -> None:
         thread.start()
         scheme = "http" if said.startswith(b"HTTP") else "https"
         url = f"{scheme}://127.0.0.1:{server.getsockname()[1]}/"
-        began = time.monotonic()
         try:
             with pytest.raises(WorldError, match=r"within 0\.5 s|cannot be read"):
                 PageReader(ServerAddress.from_url(url), seconds=0.5).read(url)
-            assert time.monotonic() - began < 4
         finally:
             over.set()
             thread.join()

@@ -165,7 +165,7 @@ def seedling() -> LoadedModel:
 
 def drawn(model: LoadedModel, rows: int = 64, **settings: float) -> EvalResult:
     """Answers of the real engine, in batches of so many rows."""
-    evaluator = replace(EVALUATOR, asking=SHORT)
+    evaluator = replace(EVALUATOR, prompt=SHORT)
     with TransformersEngine(model, BatchLimits(rows, 1 << 20, 4096)) as engine:
         return evaluator.evaluate(engine, EXAMPLES, EvalSettings.model_validate(settings))
 

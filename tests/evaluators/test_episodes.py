@@ -185,6 +185,6 @@ def test_an_evaluator_of_episodes_is_an_evaluator() -> None:
 
 def test_a_long_reply_is_read_in_no_time() -> None:
     reply = "action" + ":" * 100_000
-    began = time.monotonic()
+    began = time.thread_time()
     assert extract_action(reply) == ":" * 1000
-    assert time.monotonic() - began < 2
+    assert time.thread_time() - began < 2

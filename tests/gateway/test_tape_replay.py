@@ -221,11 +221,16 @@ def test_the_time_of_each_chunk_is_kept_and_can_be_waited_for(provider: FakeProv
     (taped,) = read_tape(tmp_path / "tape")
     assert [size for _, size in taped.chunks] == [len(one) for one in make_stream_events("gemini")]
     assert taped.chunks[1][0] - taped.chunks[0][0] > 0.3
-    for pace, least, most in ((0.0, 0.0, 0.6), (1.0, 0.7, 5.0)):
+
+    def seconds(pace: float) -> float:
         with replayed(provider, tmp_path / "tape", pace) as agent:
             begin = time.monotonic()
             agent.ask("gemini", stream=True)
-            assert least <= time.monotonic() - begin < most
+            return time.monotonic() - begin
+
+    assert seconds(1.0) >= 0.7
+    # The machine has other work: a replay that waits takes as long every time.
+    assert any(seconds(0.0) < 0.6 for _ in range(20))
 
 
 def test_the_key_is_nowhere_on_a_tape(provider: FakeProvider, tmp_path: Path) -> None:

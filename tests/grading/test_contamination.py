@@ -474,8 +474,11 @@ say(data=check("data"))
     said = run.said
     assert said["copy"][0] == 1
     assert splits.train[7].id in said["copy"][1]
-    assert said["other"] == [0, "nothing found\n"]
-    assert said["data"] == [0, "nothing found\n"]
+    assert "Harmless: they match training data" in said["copy"][1]
+    for nothing in (said["other"], said["data"]):
+        assert nothing[0] == 0
+        assert nothing[1].startswith("nothing found. This program searches for training data only.")
+    assert run.result.contaminated  # by the evaluation example in code/, which the agent's check cannot know
     assert said["none"][0] == 2
     assert said["help"][0] == 0
     assert "After your time the harness reads every file" in said["help"][1]

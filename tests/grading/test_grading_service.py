@@ -3,6 +3,7 @@
 import shutil
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 import httpx
@@ -10,7 +11,16 @@ import pytest
 
 from agent2rl import registry
 from agent2rl.analysis.statistics import score_evaluation
-from agent2rl.core.grading_records import EvalResult, EvalSettings, ExampleResult
+from agent2rl.core.grading_records import (
+    EvalResult,
+    EvalScore,
+    EvalSettings,
+    ExampleResult,
+    Interval,
+    Lineage,
+    Submission,
+    find_best_submission,
+)
 from agent2rl.core.records import Budget, Limits, RunSpec
 from agent2rl.grading.api import create_grading_app
 from agent2rl.grading.base_model import read_base_model
@@ -60,6 +70,14 @@ def service(tmp_path: Path, recorder: Recorder) -> GradingService:
     return service
 
 
+@contextmanager
+def connect(service: GradingService, has_world: bool = False) -> Iterator[httpx.Client]:
+    with serve_on_socket(create_grading_app(service, "gsm8k-mini", has_world)) as socket:
+        transport = httpx.HTTPTransport(uds=str(socket))
+        with httpx.Client(transport=transport, base_url="http://grading", timeout=300) as client:
+            yield client
+
+
 def test_a_copy_of_the_base_model_gets_the_baseline_and_is_on_the_record(
     service: GradingService, recorder: Recorder
 ) -> None:
@@ -86,13 +104,64 @@ def test_a_verdict_that_cannot_be_written_down_is_told_to_nobody(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(recorder, "record_verdict", fail)
-    with serve_on_socket(create_grading_app(service, "gsm8k-mini")) as socket:
-        transport = httpx.HTTPTransport(uds=str(socket))
-        with httpx.Client(transport=transport, base_url="http://grading", timeout=300) as client:
-            answer = client.post("/submit", json={"model_path": "output/copy"})
-            assert answer.status_code == 503
-            assert "could not be recorded" in answer.json()["detail"]
-            (listed,) = client.get("/submissions").json()
+    with connect(service) as client:
+        answer = client.post("/submit", json={"model_path": "output/copy"})
+        assert answer.status_code == 503
+        assert "could not be recorded" in answer.json()["detail"]
+        (listed,) = client.get("/submissions").json()
     assert (listed["verdict"], listed["score"]) == (None, None)
     assert service.find_best() is None
     service.finish_gradings()
+
+
+def test_the_lineage_of_a_submission_is_pending_until_it_is_graded(
+    service: GradingService, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_record = threading.Event()
+    record = recorder.record_verdict
+
+    def wait_and_record(submission: Submission) -> None:
+        may_record.wait(60)
+        record(submission)
+
+    monkeypatch.setattr(recorder, "record_verdict", wait_and_record)
+    with connect(service) as client:
+        accepted = client.post("/submissions", json={"model_path": "output/copy"}).json()
+        assert (accepted["verdict"], accepted["lineage"]) == (None, "pending")
+        may_record.set()
+        assert client.get("/submissions/1?wait=60").json()["lineage"] == "copied"
+    service.finish_gradings()
+
+
+def test_the_clock_shows_steps_played_and_left_even_without_a_limit(service: GradingService) -> None:
+    service.meter.begin()
+    service.meter.stepped(won=False)
+    with connect(service, has_world=True) as client:
+        clock = client.get("/time").json()
+    assert clock["environment_steps_left"] is None
+    assert clock["environment_steps"] == {"played": 1, "served": 1, "claimed": 0, "left": "unlimited"}
+    with connect(service) as client:
+        assert client.get("/time").json()["environment_steps"] is None
+    service.finish_gradings()
+
+
+def test_the_best_submission_is_the_earliest_of_those_with_the_largest_improvement() -> None:
+    def graded(number: int, score: float, improvement: float, lineage: Lineage = "derived") -> Submission:
+        ci = Interval(low=0, high=100, method="wilson")
+        return Submission(
+            id=number,
+            path=f"output/v{number}",
+            accepted_at=0,
+            verdict="scored",
+            score=EvalScore(value=score, ci=ci, n=10, split="feedback"),
+            improvement=improvement,
+            lineage=lineage,
+        )
+
+    waiting = Submission(id=1, path="output/v1", accepted_at=0)
+    gained = [graded(3, 50, 40), graded(2, 50, 40), graded(4, 60, 20), graded(5, 70, 70, "foreign")]
+    best = find_best_submission([waiting, *gained])
+    assert best is not None
+    assert best.id == 2
+    assert find_best_submission([waiting, graded(2, 0, -5)]) is not None
+    assert find_best_submission([waiting, graded(6, 10, 0, "copied")]) is None

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from agent2rl.core.errors import Agent2RLError, Refusal
-from agent2rl.core.records import Budget
+from agent2rl.core.records import Budget, ExpertHelp, RunSpec
 from agent2rl.environments.adapters import StepsUsedUp
 from agent2rl.grading.rollout_meter import Forged, OutOfOrder, RolloutReport
 from agent2rl.run.training_services import render_world_instructions
@@ -39,7 +39,7 @@ def test_reports_are_counted_each_on_the_record(tmp_path: Path) -> None:
         one.meter.count_claim(one.report(1, "another", episodes=1, steps=1))
         totals = one.meter.close()
         assert totals.claimed.model_dump() == {"episodes": 4, "steps": 71, "successes": 2}
-        assert not any(totals.witnessed.model_dump().values())
+        assert not any(totals.served.model_dump().values())
         assert [event["steps"] for event in one.events()] == [40, 30, 1]
         assert {event["source"] for event in one.events()} == {"claimed"}
         assert '"rollout_totals"' in one.recorder.paths.ledger.read_text()
@@ -95,7 +95,7 @@ def test_whatever_is_claimed_is_counted_or_refused(
             assert not any(one.meter.sum_totals().claimed.model_dump().values())
 
 
-def test_claims_and_witnessed_steps_use_up_one_budget(tmp_path: Path) -> None:
+def test_claims_and_served_steps_use_up_one_budget(tmp_path: Path) -> None:
     with open_recorded_meter(tmp_path, steps=10) as one:
         one.meter.count_claim(one.report(1, episodes=1, steps=8))
         one.meter.begin()
@@ -175,12 +175,34 @@ def test_a_lost_answer_makes_nothing_count_twice(tmp_path: Path) -> None:
 
 def test_the_example_that_an_agent_reads_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DATA_PATH", str(write_alfworld_data(tmp_path / "data", 2)))
-    budget = Budget(wall_seconds=60)
-    told = render_world_instructions(replace(MINI, world="alfworld"), budget)
+    spec = RunSpec(
+        task="alfworld-mini", agent="nop", model="abacus", engine="scripted", budget=Budget(wall_seconds=60)
+    )
+    told = render_world_instructions(replace(MINI, world="alfworld"), spec)
     namespace: dict[str, Any] = {}
     exec(told.split("```python")[1].split("```")[0], namespace)
-    assert len(namespace["episodes"]) == len(namespace["shown"]) == 8
-    assert render_world_instructions(MINI, budget) == ""
+    assert len(namespace["episodes"]) == 8
+    assert render_world_instructions(MINI, spec) == ""
+
+
+@pytest.mark.parametrize(
+    ("level", "said"),
+    [
+        ("full", "an expert plays any training game"),
+        (1500, "data/demonstrations.jsonl` has 1,500 training games"),
+        ("none", "There is no expert and there are no demonstrations."),
+    ],
+)
+def test_the_instructions_say_how_much_help_there_is(level: ExpertHelp, said: str) -> None:
+    spec = RunSpec(
+        task="alfworld-mini",
+        agent="nop",
+        model="abacus",
+        engine="scripted",
+        budget=Budget(wall_seconds=60),
+        expert=level,
+    )
+    assert said in render_world_instructions(replace(MINI, world="alfworld"), spec)
 
 
 HOUSE = """
@@ -221,7 +243,7 @@ with connect(os.environ["ENVIRONMENT_URL"].replace("http", "ws", 1) + "/ws") as 
         return json.loads(line.recv())
     seen = ask("reset", game=games[0])["data"]["observation"]
     same = seen["text"] == Gym().reset(options={"game": games[0]})[0] # 1 episode
-    for _ in range(4):                                                # witnessed: 1 episode, 4 steps
+    for _ in range(4):                                                # served: 1 ep   isode, 4 steps
         ask("step", text="look")
     bad = [
         call("POST", "/rollouts", body)["http"]
@@ -242,7 +264,8 @@ with connect(os.environ["ENVIRONMENT_URL"].replace("http", "ws", 1) + "/ws") as 
         refused = ask("step", text="look")["data"]
         say(same=same, bad=bad, left=left, stopped=stopped, error=str(error), refused=refused["code"])
 told = (WORKSPACE / "instructions.md").read_text()
-say(told="at most 40 steps" in told, after=call("GET", "/time")["environment_steps_left"])
+clock = call("GET", "/time")
+say(told="at most 40 steps" in told, after=clock["environment_steps_left"], steps=clock["environment_steps"])
 """
 )
 
@@ -266,10 +289,18 @@ def test_a_run_counts_what_is_played_inside_and_at_the_door_and_ends_it_when_it_
     assert run.said["after"] == 0
     played = run.result.rollouts
     assert played is not None
-    assert played.witnessed.model_dump() == {"episodes": 1, "steps": 4, "successes": 0}
+    assert played.served.model_dump() == {"episodes": 1, "steps": 4, "successes": 0}
     assert played.claimed.steps == 15 + 5 * run.said["stopped"] >= 36
     assert played.claimed.steps <= 45
+    assert played.replayed.steps >= 15
+    assert played.refuted.episodes == 0
+    assert played.unverified.steps <= 10
     shown = bench.cli("show", run.result.run_id)
     assert f"{played.claimed.steps} steps, 0 won, in the agent's own processes" in shown.stdout
     assert "1 episode, 4 steps, 0 won, in the served world" in shown.stdout
+    assert f"{played.replayed.steps} steps, 0 won, replayed by the harness" in shown.stdout
+    total = played.claimed.steps + 4
+    steps = {"played": total, "served": 4, "claimed": played.claimed.steps, "left": 0}
+    assert run.said["steps"] == steps
+    assert f"{total} played, 0 left of 40" in shown.stdout
     assert bench.cli("verify", run.result.run_id).returncode == 0

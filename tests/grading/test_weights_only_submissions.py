@@ -1,21 +1,26 @@
-"""A submission is weights: whole runs with a real language model, in which files beside the weights try to
-score, and in which everything that honest training leaves behind is graded."""
+"""A submission is weights: whole runs with a language model's files, in which files beside the weights try to
+score, and in which a real engine grades everything that honest training leaves behind."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from transformers import AutoConfig
 
+from agent2rl.grading.checks import RESAVE_PROGRAM, read_resaved
 from agent2rl.grading.verify import verify_run
 from tests.helpers.run_launcher import FinishedRun, RunLauncher
-from tests.helpers.tiny_models import write_tiny_llama
+from tests.helpers.tiny_models import resave_model, write_tiny_llama
 
 REPOSITORY = Path(__file__).parents[2]
 SHORT = ("--task", "tests.helpers.short_gsm8k:TASK", "--budget", "20m")
 
 ATTACKS = """
-import torch
-from safetensors.torch import load_file, save_file
+import pickle
+import numpy
+from safetensors.numpy import load_file, save_file
 
 def copied(name):
     where = OUTPUT / name
@@ -44,7 +49,7 @@ say(template=submit(where))
 # config.json names the file that the library really loads.
 where = trained("hidden")
 (where / "LICENSE.safetensors.index.json").write_text('{"weight_map": {"model.norm.weight": "README.md"}}')
-torch.save({"model.norm.weight": torch.zeros(32)}, where / "README.md")
+(where / "README.md").write_bytes(pickle.dumps({"model.norm.weight": numpy.zeros(32)}))
 config = json.loads((where / "config.json").read_text())
 config["transformers_weights"] = "LICENSE.safetensors.index.json"
 (where / "config.json").write_text(json.dumps(config))
@@ -69,7 +74,8 @@ def grown(name, rows, tokens):
     where = copied(name)
     weights = load_file(where / "model.safetensors")
     for key in ("model.embed_tokens.weight", "lm_head.weight"):
-        weights[key] = torch.cat([weights[key], torch.ones(rows, weights[key].shape[1])])
+        ones = numpy.ones((rows, weights[key].shape[1]), weights[key].dtype)
+        weights[key] = numpy.concatenate([weights[key], ones])
     save_file(weights, where / "model.safetensors", metadata={"format": "pt"})
     config = json.loads((where / "config.json").read_text())
     size = config["vocab_size"]
@@ -90,20 +96,22 @@ say(fine=submit(trained("fine")), time=call("GET", "/time"))
 """
 
 
-def run_agent(bench_place: Path, cache: Path, code: str) -> FinishedRun:
+def run_agent(bench_place: Path, cache: Path, code: str, *options: str) -> FinishedRun:
     (bench_place / "home").mkdir()
     model = write_tiny_llama(bench_place / "model")
     for path in (model, *model.iterdir()):
         path.chmod(0o755 if path.is_dir() else 0o644)
     bench = RunLauncher(bench_place / "runs", cache, bench_place / "home")
-    run = bench.run(code, *SHORT, "--model", str(model), PYTHONPATH=str(REPOSITORY))
+    run = bench.run(code, *SHORT, *options, "--model", str(model), PYTHONPATH=str(REPOSITORY))
     assert run.result.ending == "completed", (run.result.reason, run.log)
     return run
 
 
 @pytest.fixture(scope="module")
 def attacks(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> FinishedRun:
-    return run_agent(tmp_path_factory.mktemp("attacks"), cache, ATTACKS)
+    """What is refused never reaches an engine, so that one without torch will do."""
+    engine = "scripted:tests.helpers.short_gsm8k:open_constant_model"
+    return run_agent(tmp_path_factory.mktemp("attacks"), cache, ATTACKS, "--engine", engine)
 
 
 @pytest.mark.parametrize(
@@ -137,14 +145,13 @@ def test_messages_and_clocks_give_no_fine_numbers(attacks: FinishedRun) -> None:
     assert float(attacks.said["time"]["remaining"]).is_integer()
 
 
-LOAD = """
+HONEST = """
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 def load():
     return AutoModelForCausalLM.from_pretrained(MODEL), AutoTokenizer.from_pretrained(MODEL)
-"""
-HONEST = """
+
 def train(model, tokenizer, steps=2):
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     ids = tokenizer("Ada has 12 apples. #### 7", return_tensors="pt").input_ids
@@ -213,12 +220,7 @@ say(final=submit(OUTPUT / "trl"), checkpoint=submit(OUTPUT / "trl" / "checkpoint
 
 @pytest.fixture(scope="module")
 def honest(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> FinishedRun:
-    return run_agent(tmp_path_factory.mktemp("honest"), cache, LOAD + HONEST)
-
-
-@pytest.fixture(scope="module")
-def trainer(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> FinishedRun:
-    return run_agent(tmp_path_factory.mktemp("trainer"), cache, LOAD + TRAINER)
+    return run_agent(tmp_path_factory.mktemp("honest"), cache, HONEST + TRAINER)
 
 
 @pytest.mark.parametrize("name", ["whole", "half_in_shards", "weights_alone", "tokens_and_format"])
@@ -227,18 +229,28 @@ def test_what_honest_training_saves_is_scored(honest: FinishedRun, name: str) ->
     assert (answer["verdict"], answer["lineage"]) == ("scored", "derived"), answer
 
 
-def test_what_trl_leaves_beside_the_model_is_left_out_and_named(trainer: FinishedRun) -> None:
-    answer, checkpoint = trainer.said["final"], trainer.said["checkpoint"]
+def test_what_trl_leaves_beside_the_model_is_left_out_and_named(honest: FinishedRun) -> None:
+    answer, checkpoint = honest.said["final"], honest.said["checkpoint"]
     for each in (answer, checkpoint):
         assert (each["verdict"], each["lineage"]) == ("scored", "derived"), each
     assert {"training_args.bin", "checkpoint-1"} <= {*answer["left_out"]}
     assert "Ignored, because not part of a model: " in answer["message"]
     assert {"optimizer.pt", "trainer_state.json"} <= {*checkpoint["left_out"]}
-    manifest = json.loads(trainer.paths.submission_paths(answer["submission_id"]).manifest.read_text())
+    manifest = json.loads(honest.paths.submission_paths(answer["submission_id"]).manifest.read_text())
     assert {file["path"] for file in manifest["files"]} == {
         *("chat_template.jinja", "config.json", "model.safetensors"),
         *("tokenizer.json", "tokenizer_config.json"),
     }
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3", "gemma3", "gpt2"])
+def test_the_base_models_small_files_are_saved_the_same_without_torch(tmp_path: Path, kind: str) -> None:
+    model = write_tiny_llama(tmp_path / "model")
+    AutoConfig.for_model(kind, dtype="bfloat16").save_pretrained(model)
+    argv = [sys.executable, "-c", RESAVE_PROGRAM, str(model), str(tmp_path / "without-torch")]
+    subprocess.run(argv, check=True)
+    assert read_resaved(tmp_path / "without-torch") == resave_model(model)
+    assert read_resaved(tmp_path / "without-torch").config is not None
 
 
 def test_the_records_of_these_runs_hold(attacks: FinishedRun, honest: FinishedRun) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 PRELOADED_MODULES = [
     *(
         f"agent2rl.cli.{name}"
-        for name in ("main", "run", "resume", "campaign", "report", "show", "verify", "check", "score")
+        for name in ("main", "run", "campaign", "report", "show", "inspect_record", "check", "score")
     ),
     "matplotlib.figure",
     "matplotlib.backends.backend_svg",

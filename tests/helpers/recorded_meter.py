@@ -3,13 +3,14 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from agent2rl.core.records import Budget, RunSpec
-from agent2rl.environments.adapters.rollout_reports import sign_report
-from agent2rl.grading.rollout_meter import RolloutMeter, RolloutReport
+from agent2rl.environments.adapters import EpisodeTrace
+from agent2rl.environments.adapters.rollout_reports import sign_episodes, sign_report
+from agent2rl.grading.rollout_meter import EpisodeReport, RolloutMeter, RolloutReport
 from agent2rl.record.recorder import Recorder
 
 
@@ -28,6 +29,15 @@ class RecordedMeter:
         signed = sign_report(key or self.meter.key, reporter, sequence, whole)
         return RolloutReport.model_validate(
             {"reporter": reporter, "sequence": sequence, "signature": signed, **whole}
+        )
+
+    def report_traces(
+        self, sequence: int, traces: list[EpisodeTrace], reporter: str = "me", key: str = ""
+    ) -> EpisodeReport:
+        episodes = [asdict(trace) for trace in traces]
+        signed = sign_episodes(key or self.meter.key, reporter, sequence, traces)
+        return EpisodeReport.model_validate(
+            {"reporter": reporter, "sequence": sequence, "signature": signed, "episodes": episodes}
         )
 
 

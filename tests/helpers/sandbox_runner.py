@@ -1,4 +1,4 @@
-"""Enclosures, doors and hostile scripts for the tests of sandboxes."""
+"""Enclosures, service sockets and hostile scripts for the tests of sandboxes."""
 
 import sys
 import textwrap

@@ -3,8 +3,10 @@
 from dataclasses import replace
 from pathlib import Path
 
+from agent2rl.core.engine import Sampling
 from agent2rl.core.grading_records import Split
 from agent2rl.core.task import Example, Splits, Task
+from agent2rl.evaluators.episodes import Episodes
 from agent2rl.tasks.alfworld import attach_game, build_example, write_game
 from agent2rl.tasks.alfworld.homes import generate_homes
 from agent2rl.tasks.alfworld.layout import EASY
@@ -40,4 +42,11 @@ def _write_games(place: Path) -> None:
         write_game(place, home.id, home.data)
 
 
-TASK: Task = replace(MINI, id="short-alfworld", load=load_splits)
+assert isinstance(MINI.evaluator, Episodes)
+TASK: Task = replace(
+    MINI,
+    id="short-alfworld",
+    load=load_splits,
+    evaluator=replace(MINI.evaluator, sampling=Sampling(max_tokens=8, stop=("\n",))),
+    default_expert="full",
+)

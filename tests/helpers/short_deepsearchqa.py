@@ -21,7 +21,7 @@ def load_splits(_: Path | None) -> Splits:
         feedback=tuple(map(_shorten_example, feedback.examples)),
         heldout=tuple(map(_shorten_example, heldout.examples)),
         folders={"corpus": _make_pages_folder(train)},
-        beside={part.split: _make_pages_folder(part) for part in (feedback, heldout)},
+        evaluator_folders={part.split: _make_pages_folder(part) for part in (feedback, heldout)},
     )
 
 
@@ -39,4 +39,5 @@ TASK: Task = replace(
     id="short-deepsearchqa",
     load=load_splits,
     evaluator=replace(MINI.evaluator, sampling=Sampling(max_tokens=24)),
+    default_expert="full",
 )

@@ -1,9 +1,10 @@
 """GSM8K made short: a few problems and a few tokens each, for models that are slow or never stop."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from agent2rl.core.engine import Sampling
+from agent2rl.core.engine import Chat, Sampling
 from agent2rl.core.task import Splits, Task
 from agent2rl.tasks.gsm8k import EVALUATOR
 from agent2rl.tasks.gsm8k.mini import TASK as MINI
@@ -17,5 +18,10 @@ def load_splits(data_dir: Path | None) -> Splits:
     return Splits(whole.train, whole.feedback[:PROBLEM_COUNT], whole.heldout[:PROBLEM_COUNT])
 
 
-SHORT_PROMPT = replace(EVALUATOR.asking, sampling=Sampling(max_tokens=MAX_TOKENS))
-TASK: Task = replace(MINI, id="short", load=load_splits, evaluator=replace(EVALUATOR, asking=SHORT_PROMPT))
+SHORT_PROMPT = replace(EVALUATOR.prompt, sampling=Sampling(max_tokens=MAX_TOKENS))
+TASK: Task = replace(MINI, id="short", load=load_splits, evaluator=replace(EVALUATOR, prompt=SHORT_PROMPT))
+
+
+def open_constant_model(_: Path) -> Callable[[Chat], str]:
+    """For the scripted engine: a model that loads in no time and always answers the same."""
+    return lambda _: "#### 7"

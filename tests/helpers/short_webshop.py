@@ -36,5 +36,9 @@ TASK: Task = replace(
     WEBSHOP, id="short-webshop", load=shorten_splits(WEBSHOP.load), evaluator=SHORT_EVALUATOR
 )
 MINI_TASK: Task = replace(
-    MINI, id="short-webshop-mini", load=shorten_splits(MINI.load), evaluator=SHORT_EVALUATOR
+    MINI,
+    id="short-webshop-mini",
+    load=shorten_splits(MINI.load),
+    evaluator=SHORT_EVALUATOR,
+    default_expert="full",
 )

@@ -18,12 +18,16 @@ from agent2rl.analysis.findings import (
     Findings,
     Gain,
     GainFlip,
+    MetricName,
     PrintedCurve,
     ProcessMetrics,
     Route,
     RouteVerdict,
     Setting,
+    SubmissionMark,
     TimeSplit,
+    TrainingCurves,
+    TrainingSeries,
 )
 from agent2rl.core.events import DriverRequest, FileSeen, GpuSample, ResourceSample
 from agent2rl.core.grading_records import (
@@ -206,6 +210,55 @@ def make_curve(name: str, values: list[float | None]) -> PrintedCurve:
     return PrintedCurve(name=name, where="code/train.log", points=points)
 
 
+def make_trainings() -> tuple[TrainingCurves, ...]:
+    """An SFT that diverged, a GRPO with all metrics, and a log that cannot be read."""
+    chance = random.Random(6)
+    steps = [10.0 * step for step in range(1, 90)]
+    ends: dict[MetricName, tuple[float, float]] = {
+        "reward": (0.2, 0.7),
+        "loss": (0.02, -0.01),
+        "entropy": (1.4, 0.3),
+        "kl": (0.0, 0.08),
+        "response_length": (48, 71),
+        "groups_without_signal": (0.2, 0.6),
+        "tokens_per_second": (2300, 2100),
+        "learning_rate": (1e-6, 0.0),
+        "grad_norm": (0.9, 0.4),
+        "clip_fraction": (0.0, 0.04),
+    }
+    series = []
+    for metric, (first, last) in ends.items():
+        noise = 0.03 * abs(last - first)
+        values = [first + (last - first) * step / steps[-1] + chance.gauss(0, noise) for step in steps]
+        series.append(
+            TrainingSeries(metric=metric, name=metric, points=tuple(zip(steps, values, strict=True)))
+        )
+    lost = ((10.0, 2.1), (20.0, 1.4), (30.0, 4.0), (40.0, None))
+    return (
+        TrainingCurves(
+            name="sft",
+            path="progress.jsonl",
+            format="json-lines",
+            series=(TrainingSeries(metric="loss", name="loss", points=lost),),
+            submissions=(SubmissionMark(submission=2, step=30.0),),
+        ),
+        TrainingCurves(
+            name="output/grpo",
+            path="output/grpo/checkpoint-890/trainer_state.json",
+            format="trainer-state",
+            series=tuple(series),
+            submissions=(SubmissionMark(submission=5, step=440), SubmissionMark(submission=6, step=890)),
+        ),
+        TrainingCurves(
+            name="run-1.wandb",
+            path="wandb/run-1.wandb",
+            format="wandb",
+            series=(),
+            problem="it is not a W&B file",
+        ),
+    )
+
+
 def make_attempts() -> tuple[AttemptFindings, ...]:
     chance = random.Random(5)
     loss = [2.4 * 0.96**step + chance.gauss(0, 0.05) for step in range(60)]
@@ -328,7 +381,7 @@ def make_timeline(hours: float = 11.4) -> ReportTimeline:
             claimed=RolloutCounts(
                 episodes=8 * step, steps=70 * step, successes=int(2.2 * step + step**2 / 40)
             ),
-            witnessed=RolloutCounts(episodes=5 * step, steps=41 * step, successes=step + step**2 // 60),
+            served=RolloutCounts(episodes=5 * step, steps=41 * step, successes=step + step**2 // 60),
         )
         for step in range(1, 110)
     )
@@ -433,6 +486,7 @@ def make_findings(**other: Any) -> Findings:
     better = sum(new.score > old.score for old, new in flips)
     given: dict[str, Any] = {
         "attempts": make_attempts(),
+        "trainings": make_trainings(),
         "metrics": ProcessMetrics(
             valid_submission_rate=5 / 6,
             first_valid_idx=1,
@@ -526,7 +580,7 @@ def make_result(**other: Any) -> RunResult:
         "contamination": make_contamination().summary,
         "rollouts": Rollouts(
             claimed=RolloutCounts(episodes=872, steps=7630, successes=532),
-            witnessed=RolloutCounts(episodes=545, steps=4469, successes=305),
+            served=RolloutCounts(episodes=545, steps=4469, successes=305),
         ),
         "usage": LlmUsage(
             requests=310,

@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 
 from agent2rl.analysis.findings import PrintedCurve
 from agent2rl.core.grading_records import Contamination, ExampleResult
-from agent2rl.core.records import Isolation
+from agent2rl.core.records import Isolation, RolloutCounts, Rollouts
 from agent2rl.report import formatting, html, markdown, page_templates, run_figures
 from agent2rl.report.formatting import COLOURS
 from agent2rl.report.markdown import list_figure_names
 from agent2rl.report.report_data import LlmSummary, ReportData
+from agent2rl.report.sections import run_integrity_checks
 from tests.report import sample_reports
 
 KINDS: tuple[Callable[[], ReportData], ...] = (
@@ -265,4 +266,47 @@ def test_no_figure_is_drawn_from_nothing() -> None:
 
 def test_what_is_hostile_in_a_curve_is_drawn_as_plain_letters() -> None:
     drawn = run_figures.render_all_svgs(sample_reports.make_hostile_report("\u202e$x^2$<b>\x00日本"))
-    assert "?$x^2$&lt;b&gt;???" in drawn["curves"]
+    assert "?$x^2$&lt;b&gt;???" in drawn["training"]
+
+
+def test_the_metrics_of_trainings_are_drawn_and_listed() -> None:
+    given = sample_reports.make_finished_report()
+    drawn = run_figures.render_all_svgs(given)
+    for title in (
+        "reward",
+        "policy loss",
+        "entropy",
+        "KL",
+        "response length",
+        "no-signal groups, %",
+        "tokens/s",
+    ):
+        assert all(f">{title}<" in drawn[name] for name in ("training", "training.narrow"))
+    page = read(html.page(given, drawn))
+    assert "5 at step 440, 6 at step 890" in page
+    assert "it is not a W&B file" in page
+    text = markdown.page(given)
+    assert "![Metrics of the trainings over steps](figures/training.svg)" in text
+    assert (
+        "| output/grpo | output/grpo/checkpoint-890/trainer_state.json | trainer-state | 10 to 890 |" in text
+    )
+    assert "No training logged its metrics" in read(html.page(sample_reports.make_empty_report(), {}))
+
+
+def test_refuted_episodes_are_flagged() -> None:
+    given = sample_reports.make_finished_report()
+    assert given.view.result is not None
+    assert given.view.result.rollouts is not None
+    counts = RolloutCounts(episodes=3, steps=30, successes=3)
+    for rollouts, verdict in (
+        (Rollouts(claimed=counts), "not verified"),
+        (Rollouts(claimed=counts, replayed=counts), "replayed"),
+        (Rollouts(claimed=counts, refuted=counts), "refuted"),
+    ):
+        result = given.view.result.model_copy(update={"rollouts": rollouts})
+        view = dataclasses.replace(given.view, result=result)
+        checks = run_integrity_checks(dataclasses.replace(given, view=view))
+        (check,) = [each for each in checks if each.name == "Claimed episodes"]
+        assert check.verdict == verdict
+        assert check.tone == {"not verified": "plain", "replayed": "good", "refuted": "bad"}[verdict]
+        assert "of 3 claimed episodes" in check.text

@@ -129,8 +129,8 @@ def test_a_page_of_any_run_fits_any_width_and_all_its_links_lead_somewhere(
 def test_figures_are_drawn_in_the_form_that_fits_the_width(width: int, variant: str, opened: Open) -> None:
     page = opened("finished", width)
     boxes = page.locator(f"figure > .{variant}")
-    assert boxes.count() == 5
-    for number in range(5):
+    assert boxes.count() == 6
+    for number in range(6):
         box = boxes.nth(number)
         drawn = box.locator("svg").bounding_box()
         assert drawn

@@ -64,13 +64,13 @@ def test_the_rules_say_what_happens_in_each_case_and_the_ledger_says_which_versi
         "is scored, but it cannot be your best submission",
         "the run is marked `contaminated`",
         "leaderboards and campaign statistics leave it out unless their reader asks",
-        "including the installed `agent2rl` package",
+        "You may read all files that you can see, including the installed `agent2rl` package",
         "They do not disqualify the run.",
     ):
         assert rule in rules
     started = [json.loads(line) for line in run.paths.ledger.read_text().splitlines()]
-    assert [entry["data"]["instructions_version"] for entry in started if entry["kind"] == "started"] == [3]
-    assert json.loads(run.paths.spec.read_text())["instructions_version"] == 3
+    assert [entry["data"]["instructions_version"] for entry in started if entry["kind"] == "started"] == [4]
+    assert json.loads(run.paths.spec.read_text())["instructions_version"] == 4
 
 
 @pytest.mark.parametrize("kind", ["link", "linked folder", "pipe", "folder", "absent", "bytes", "long"])

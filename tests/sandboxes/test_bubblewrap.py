@@ -18,7 +18,7 @@ import pytest
 from agent2rl import registry
 from agent2rl.core.errors import MachineError, UserError
 from agent2rl.core.records import Isolation
-from agent2rl.core.sandbox import Command, Door, Enclosure, Exit, Mount, url_placeholder
+from agent2rl.core.sandbox import Command, Enclosure, Exit, Mount, ServiceSocket, url_placeholder
 from agent2rl.sandboxes import selftest
 from tests.helpers.sandbox_runner import (
     MIB,
@@ -325,8 +325,10 @@ def test_no_command_line_and_no_environment_names_a_path_of_the_host(
     """
     model = tmp_path / "model"
     model.mkdir()
-    with serve_echo(tmp_path / "door") as door:
-        cell.python(script, mounts=(Mount(model, "models/base"),), doors=(Door("DOOR", door),))
+    with serve_echo(tmp_path / "service") as service:
+        cell.python(
+            script, mounts=(Mount(model, "models/base"),), sockets=(ServiceSocket("SERVICE_URL", service),)
+        )
     seen = {line.split()[0] for line in cell.log.splitlines()}
     assert {f"/proc/{pid}/{name}" for pid in (1, 2, 3) for name in ("cmdline", "environ")} <= seen
     assert "--args" in cell.log
@@ -369,7 +371,7 @@ def test_kernel_settings_devices_and_system_files_cannot_be_written(cell: Sandbo
     script = """
         for file in /proc/sys/kernel/core_pattern /proc/sys/kernel/hostname /proc/sys/vm/drop_caches \
                     /proc/sysrq-trigger \
-                    /etc/passwd /etc/hosts /usr/x /x /run/x /run/doors/x /dev/x /home/x /workspace/../x; do
+                    /etc/passwd /etc/hosts /usr/x /x /run/x /run/sockets/x /dev/x /home/x /workspace/../x; do
             (echo x > $file) 2>/dev/null && echo "wrote $file"
         done
         mknod device b 8 0 2>/dev/null && echo "made a device"
@@ -388,7 +390,7 @@ def test_shared_memory_is_bounded(cell: SandboxRunner) -> None:
     assert int(cell.log.split()[-1]) <= 100 * MIB
 
 
-def test_only_the_door_answers(cell: SandboxRunner, tmp_path: Path) -> None:
+def test_only_the_service_answers(cell: SandboxRunner, tmp_path: Path) -> None:
     script = f"""
         import os, socket, urllib.request
         print({GET.format(url='os.environ["GRADING"]')})
@@ -405,24 +407,24 @@ def test_only_the_door_answers(cell: SandboxRunner, tmp_path: Path) -> None:
             print("no names")
         print(socket.gethostbyname(socket.gethostname()))
     """
-    with serve_echo(tmp_path / "door") as door:
-        cell.python(script, doors=(Door("GRADING", door),))
+    with serve_echo(tmp_path / "service") as service:
+        cell.python(script, sockets=(ServiceSocket("GRADING", service),))
     assert cell.log.split("\n") == ["hello", "101", "101", "101", "101", "no names", "127.0.0.1", ""]
 
 
-def test_twenty_megabytes_go_through_a_door_both_ways(cell: SandboxRunner, tmp_path: Path) -> None:
+def test_twenty_megabytes_go_through_a_service_both_ways(cell: SandboxRunner, tmp_path: Path) -> None:
     script = """
         import hashlib, os, urllib.request
         body = os.urandom(20_000_000)
         back = urllib.request.urlopen(urllib.request.Request(os.environ["ECHO"], body), timeout=60).read()
         print(hashlib.sha256(back).digest() == hashlib.sha256(body).digest())
     """
-    with serve_echo(tmp_path / "door") as door:
-        cell.python(script, doors=(Door("ECHO", door),))
+    with serve_echo(tmp_path / "service") as service:
+        cell.python(script, sockets=(ServiceSocket("ECHO", service),))
     assert cell.log == "True\n"
 
 
-def test_a_door_takes_many_at_once_and_keeps_connections(cell: SandboxRunner, tmp_path: Path) -> None:
+def test_a_service_takes_many_at_once_and_keeps_connections(cell: SandboxRunner, tmp_path: Path) -> None:
     script = """
         import concurrent.futures, http.client, os, urllib.parse
         place = urllib.parse.urlsplit(os.environ["ECHO"])
@@ -436,12 +438,12 @@ def test_a_door_takes_many_at_once_and_keeps_connections(cell: SandboxRunner, tm
         with concurrent.futures.ThreadPoolExecutor(50) as pool:
             print(sum(pool.map(talk, range(200))))
     """
-    with serve_echo(tmp_path / "door") as door:
-        cell.python(script, doors=(Door("ECHO", door),))
+    with serve_echo(tmp_path / "service") as service:
+        cell.python(script, sockets=(ServiceSocket("ECHO", service),))
     assert cell.log == "200\n"
 
 
-def test_a_command_is_told_where_a_door_is_in_files_variables_arguments_and_stdin(
+def test_a_command_is_told_where_a_service_is_in_files_variables_arguments_and_stdin(
     cell: SandboxRunner, tmp_path: Path
 ) -> None:
     url = url_placeholder("A_URL")
@@ -452,9 +454,9 @@ def test_a_command_is_told_where_a_door_is_in_files_variables_arguments_and_stdi
         files={".tool/config": f"base = {url}/v1\n"},
         input=f"ask {url} \N{SNOWMAN}",
     )
-    with serve_echo(tmp_path / "door") as socket:
+    with serve_echo(tmp_path / "service") as socket:
         for _ in range(2):  # started again, it finds its files as they were meant
-            cell.run(command=command, doors=(Door("A_URL", socket),))
+            cell.run(command=command, sockets=(ServiceSocket("A_URL", socket),))
     first, again = cell.log[: len(cell.log) // 2], cell.log[len(cell.log) // 2 :]
     for log in (first, again):
         known = re.search(r"ask (http://127\.0\.0\.1:\d+) \N{SNOWMAN}", log)
@@ -473,7 +475,7 @@ def test_an_interrupt_can_be_for_the_first_process_alone(cell: SandboxRunner) ->
         (cell.root / "log").unlink()
 
 
-def test_two_doors_lead_to_different_places_and_a_closed_one_hangs_up(
+def test_two_services_lead_to_different_places_and_a_closed_one_hangs_up(
     cell: SandboxRunner, tmp_path: Path
 ) -> None:
     script = f"""
@@ -486,8 +488,10 @@ def test_two_doors_lead_to_different_places_and_a_closed_one_hangs_up(
     """
     with serve_echo(tmp_path / "shut"):
         pass
-    with serve_echo(tmp_path / "open") as door:
-        cell.python(script, doors=(Door("OPEN", door), Door("SHUT", tmp_path / "shut")))
+    with serve_echo(tmp_path / "open") as service:
+        cell.python(
+            script, sockets=(ServiceSocket("OPEN", service), ServiceSocket("SHUT", tmp_path / "shut"))
+        )
     assert cell.log == "hello True\nhung up\n"
 
 
@@ -721,7 +725,7 @@ cell.shell({(make_daemon_command(token) + "; sleep 300")!r})
     assert find_processes_by_token(token) == []
 
 
-def test_what_clears_the_table_with_pkill_keeps_its_doors(cell: SandboxRunner, tmp_path: Path) -> None:
+def test_what_clears_the_table_with_pkill_keeps_its_services(cell: SandboxRunner, tmp_path: Path) -> None:
     script = f"""
         import os, signal, urllib.request
         me = os.getpid()
@@ -729,10 +733,10 @@ def test_what_clears_the_table_with_pkill_keeps_its_doors(cell: SandboxRunner, t
             if pid not in (1, me):
                 os.kill(pid, signal.SIGTERM)
                 os.kill(pid, signal.SIGINT)
-        print({GET.format(url='os.environ["DOOR"]')})
+        print({GET.format(url='os.environ["SERVICE_URL"]')})
     """
-    with serve_echo(tmp_path / "door") as door:
-        exit_ = cell.python(script, doors=(Door("DOOR", door),))
+    with serve_echo(tmp_path / "service") as service:
+        exit_ = cell.python(script, sockets=(ServiceSocket("SERVICE_URL", service),))
     assert (exit_.reason, exit_.code, cell.log) == ("exited", 0, "hello\n")
 
 

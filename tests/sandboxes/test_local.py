@@ -13,7 +13,7 @@ import pytest
 
 from agent2rl import registry
 from agent2rl.core.errors import UserError
-from agent2rl.core.sandbox import Command, Door, Mount
+from agent2rl.core.sandbox import Command, Mount, ServiceSocket
 from agent2rl.sandboxes import selftest
 from tests.helpers.sandbox_runner import (
     MIB,
@@ -46,7 +46,7 @@ def test_the_self_test_of_real_sandboxes_sees_that_it_isolates_nothing() -> None
         "no tracing of processes",
     }
     assert expected <= broken
-    assert not broken & {"the door answers", "daemons die with the sandbox"}
+    assert not broken & {"the service socket answers", "daemons die with the sandbox"}
 
 
 def test_the_command_starts_in_the_real_workspace(cell: SandboxRunner) -> None:
@@ -99,15 +99,15 @@ def test_a_mount_elsewhere_that_is_not_there_is_refused(cell: SandboxRunner, tmp
         cell.run("true", mounts=(Mount(tmp_path, "/no/such/place"),))
 
 
-def test_a_door_answers_over_http(cell: SandboxRunner, tmp_path: Path) -> None:
+def test_a_service_answers_over_http(cell: SandboxRunner, tmp_path: Path) -> None:
     script = """
         import os, urllib.request
-        url, body = os.environ["DOOR"], b"x" * 3_000_000
+        url, body = os.environ["SERVICE_URL"], b"x" * 3_000_000
         print(urllib.request.urlopen(url, timeout=20).read().decode())
         print(urllib.request.urlopen(urllib.request.Request(url, body), timeout=20).read() == body)
     """
-    with serve_echo(tmp_path / "door") as door:
-        cell.python(script, doors=(Door("DOOR", door),))
+    with serve_echo(tmp_path / "service") as service:
+        cell.python(script, sockets=(ServiceSocket("SERVICE_URL", service),))
     assert cell.log == "hello\nTrue\n"
 
 

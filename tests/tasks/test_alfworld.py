@@ -2,10 +2,12 @@
 
 import json
 import random
+import re
 import shutil
 import tarfile
 import threading
 import zipfile
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -21,16 +23,18 @@ from agent2rl.core.agent import Brief
 from agent2rl.core.engine import Chat, Sampling
 from agent2rl.core.errors import MachineError, UserError
 from agent2rl.core.grading_records import EvalSettings
-from agent2rl.core.records import Budget, RunSpec
+from agent2rl.core.records import Budget, ExpertHelp, RunSpec
 from agent2rl.core.task import Splits, Task
 from agent2rl.engines.scripted import ScriptedEngine
+from agent2rl.environments.adapters import open_training_environment
 from agent2rl.environments.alfworld.environment import open_world
-from agent2rl.environments.alfworld.pddl import TaskType
+from agent2rl.environments.alfworld.pddl import ChainType, TaskType
 from agent2rl.evaluators.episodes import Episodes
 from agent2rl.evaluators.task_data import fetch_archive, read_prompts
 from agent2rl.run import workspace
 from agent2rl.run.assets import load_assets
 from agent2rl.run.assets import test_set as paper_test_set
+from agent2rl.run.expert_help import apply_expert_help, choose_expert_help
 from agent2rl.tasks import alfworld
 from tests.helpers.alfworld_games import make_game
 from tests.helpers.run_launcher import RunLauncher
@@ -150,14 +154,33 @@ def test_the_eval_file_of_a_workspace_holds_the_evaluator_itself(name: str) -> N
     assert isinstance(evaluator, Episodes)
     namespace: dict[str, Any] = {"__name__": "eval"}
     exec(evaluator.program(), namespace)
-    assert namespace["EVALUATOR"] == evaluator
+    assert namespace["EVALUATOR"] == replace(evaluator, world=open_training_environment)
     assert namespace["EVALUATOR"].version == evaluator.version
 
 
 def test_the_miniature_has_every_kind_of_task_evenly(mini: Splits) -> None:
     for part in (mini.train, mini.feedback, mini.heldout):
         kinds = [example.meta["task_type"] for example in part]
-        assert {kinds.count(kind) for kind in KINDS} == {len(part) // 6}
+        assert {kinds.count(kind) for kind in KINDS} <= {len(part) // 6, len(part) // 6 + 1}
+
+
+def test_400_games_score_so_that_five_points_can_be_told_from_noise(mini: Splits) -> None:
+    ids = [{example.id for example in part} for part in (mini.train, mini.feedback, mini.heldout)]
+    assert [len(part) for part in ids] == [1200, 400, 400]
+    assert len(ids[0] | ids[1] | ids[2]) == 2000
+
+
+def test_the_hard_tier_scores_kinds_that_training_never_shows() -> None:
+    splits = registry.find_task("alfworld-mini:hard").load(None)
+    train, feedback, heldout = (
+        Counter(str(example.meta["task_type"]) for example in part)
+        for part in (splits.train, splits.feedback, splits.heldout)
+    )
+    unseen = set(get_args(ChainType))
+    assert set(train) == KINDS
+    assert set(feedback) == set(heldout) == KINDS | unseen
+    assert {heldout[kind] for kind in unseen} == {40}
+    assert "kinds that no training game has" in registry.find_task("alfworld-mini:hard").description
 
 
 def test_the_miniature_reads_no_files_and_knows_its_levels(tmp_path: Path) -> None:
@@ -189,7 +212,7 @@ def test_134_episodes_at_once_are_the_episodes_of_one_game_at_a_time(mini: Split
     short = replace(evaluator, sampling=Sampling(max_tokens=5))
     some = [
         replace(example, meta={**example.meta, "steps": 2})
-        for example in (*mini.feedback, *mini.heldout[:14])
+        for example in (*mini.feedback[:120], *mini.heldout[:14])
     ]
     with registry.find_engine("transformers")(write_tiny_llama(tmp_path)) as engine:
         found = [replace(short, live=live).evaluate(engine, some, EvalSettings()) for live in (134, 7, 1)]
@@ -234,13 +257,13 @@ class TestPrompts:
         file.write_text('[plain]\nlook_at_obj_in_light = "Look."\n"" = "Act."\n')
         evaluator = registry.find_task("alfworld").evaluator
         assert isinstance(evaluator, Episodes)
-        telling = evaluator.prompted(read_prompts(file)).telling
+        prompt = evaluator.prompted(read_prompts(file)).prompt
         assert (
-            telling.build_first_message("Seen.", False, "look_at_obj_in_light")[0].content
+            prompt.build_first_message("Seen.", False, "look_at_obj_in_light")[0].content
             == "Look.\n\nSeen.\n>"
         )
         assert (
-            telling.build_first_message("Seen.", False, "pick_two_obj_and_place")[0].content
+            prompt.build_first_message("Seen.", False, "pick_two_obj_and_place")[0].content
             == "Act.\n\nSeen.\n>"
         )
 
@@ -249,9 +272,9 @@ class TestPrompts:
         file.write_text('[plain]\nlook_at_obj_in_ligth = "Look."\n')
         evaluator = registry.find_task("alfworld").evaluator
         assert isinstance(evaluator, Episodes)
-        telling = evaluator.prompted(read_prompts(file)).telling
+        prompt = evaluator.prompted(read_prompts(file)).prompt
         with pytest.raises(UserError, match=r"'mine' .* 'look_at_obj_in_light'.* look_at_obj_in_ligth"):
-            telling.build_first_message("Seen.", False, "look_at_obj_in_light")
+            prompt.build_first_message("Seen.", False, "look_at_obj_in_light")
 
     @pytest.mark.parametrize(
         ("text", "said"),
@@ -277,8 +300,8 @@ class TestPrompts:
 def test_a_model_without_a_template_is_shown_two_episodes_of_each_kind_of_task() -> None:
     evaluator = registry.find_task("alfworld").evaluator
     assert isinstance(evaluator, Episodes)
-    assert set(evaluator.telling.plain) == KINDS
-    for text in evaluator.telling.plain.values():
+    assert set(evaluator.prompt.plain) == KINDS
+    for text in evaluator.prompt.plain.values():
         assert text.count("Your task is to:") == 2
 
 
@@ -302,8 +325,6 @@ def test_a_data_directory_becomes_a_world_with_its_expert(mini: Splits, tmp_path
 
 
 AGENT = """
-import torch
-from safetensors.torch import load_file, save_file
 from agent2rl.environments.adapters import open_world
 
 world = open_world()
@@ -324,6 +345,7 @@ if world.expert:
     tried = subprocess.run([sys.executable, "eval.py", str(MODEL), "--games", "1", "--episodes", "e.jsonl"],
         capture_output=True, text=True)
     say(tried=tried.stdout + tried.stderr, episodes=len(open("e.jsonl").readlines()))
+    from safetensors.torch import load_file, save_file
     mine = OUTPUT / "mine"
     shutil.copytree(MODEL, mine)
     weights = load_file(mine / "model.safetensors")
@@ -361,18 +383,87 @@ def test_an_agent_plays_evaluates_and_submits_in_a_whole_run(bench: RunLauncher)
 
 
 def test_a_run_without_expert_hides_it(bench: RunLauncher) -> None:
-    done = bench.run(AGENT, *OPTIONS, "--no-expert", PYTHONPATH=str(ROOT))
+    engine = ("--engine", "scripted:tests.helpers.short_gsm8k:open_constant_model")
+    done = bench.run(AGENT, *OPTIONS, *engine, "--expert", "none", PYTHONPATH=str(ROOT))
     assert done.code == 0, done.errors + done.log
     assert (done.said["expert"], done.said["hidden"], done.said["answer"]) == (False, True, "")
     spec = RunSpec.model_validate_json(done.paths.spec.read_bytes())
-    assert not spec.expert
-    assert "withheld" in bench.cli("show", str(done.paths.root)).stdout
+    assert spec.expert == "none"
+    assert re.search(r"expert +none +\n", bench.cli("show", str(done.paths.root)).stdout)
 
 
-def test_a_task_without_an_expert_cannot_withhold_one(bench: RunLauncher) -> None:
-    done = bench.run("", "--no-expert")
-    assert done.result.ending == "failed"
-    assert "has no expert" in done.result.reason
+READER = """
+from pathlib import Path
+from agent2rl.environments.adapters import open_world
+from agent2rl.training.demonstrations import read_demonstrations
+
+world, data = open_world(), Path(os.environ["DATA_PATH"])
+shown = read_demonstrations(data)
+try:
+    from agent2rl.environments.alfworld.expert import AlfworldExpert
+    say(hidden=False)
+except ImportError:
+    say(hidden=True)
+games = {game.id for game in world.games}
+say(expert=world.expert is not None, shown=len(shown), ours=all(one.game in games for one in shown))
+files = [json.loads(path.read_text()) for path in data.rglob("game.tw-pddl")]
+say(walkthroughs=sum(bool(file["walkthrough"]) for file in files), files=len(files))
+say(answers=sum(bool(game.target) for game in world.games))
+say(meta=json.loads(Path("run_meta.json").read_text())["expert"])
+environment = world.environment()
+step = environment.reset(next(game for game in world.games if game.id == shown[0].game))
+for turn in shown[0].turns:
+    assert step.observation == turn.observation
+    step = environment.step(turn.action)
+say(won=step.won)
+"""
+
+
+def test_a_run_with_a_number_of_demonstrations_has_them_as_a_file_and_no_expert(bench: RunLauncher) -> None:
+    done = bench.run(READER, *OPTIONS, "--expert", "5", PYTHONPATH=str(ROOT))
+    assert done.code == 0, done.errors + done.log
+    assert (done.said["expert"], done.said["hidden"]) == (False, True)
+    assert (done.said["shown"], done.said["ours"], done.said["won"]) == (5, True, True)
+    assert (done.said["files"], done.said["walkthroughs"], done.said["answers"]) == (30, 0, 0)
+    assert done.said["meta"] == 5
+    assert RunSpec.model_validate_json(done.paths.spec.read_bytes()).expert == 5
+    assert "demonstrations" in [asset.name for asset in done.result.assets]
+    assert "5 demonstrations" in bench.cli("show", str(done.paths.root)).stdout
+    assert "5 demonstrations" in bench.report(done)
+
+
+def test_a_task_without_an_expert_rejects_a_level_of_help(bench: RunLauncher) -> None:
+    done = bench.cli("run", "--task", "gsm8k-mini", "--agent", "nop", "--expert", "none")
+    assert done.returncode == 2
+    assert "The task 'gsm8k-mini' has no expert." in done.stderr
+
+
+def test_more_demonstrations_than_the_expert_wins_are_refused(mini: Splits) -> None:
+    few = replace(mini, train=mini.train[:12])
+    task = registry.find_task("alfworld-mini")
+    with pytest.raises(UserError, match="wins 12 training games, not 13"):
+        apply_expert_help(task, few, 13)
+
+
+def test_demonstrations_are_the_same_each_time_and_more_of_them_begin_with_fewer(mini: Splits) -> None:
+    task = registry.find_task("alfworld-mini")
+    few, more = (apply_expert_help(task, mini, count).demonstrations for count in (4, 6))
+    assert more[:4] == few
+    assert all(one.won and one.kind in KINDS for one in more)
+
+
+@pytest.mark.parametrize("name", ["alfworld-mini", "webshop-mini", "deepsearchqa-mini"])
+def test_a_miniature_has_a_limited_number_of_demonstrations_unless_the_user_chooses(name: str) -> None:
+    task = registry.find_task(name)
+    assert choose_expert_help(task, None) == 96
+    assert choose_expert_help(task, "full") == "full"
+    assert choose_expert_help(registry.find_task(name.removesuffix("-mini")), None) == "full"
+
+
+@pytest.mark.parametrize(("recorded", "level"), [(True, "full"), (False, "none"), (96, 96), ("none", "none")])
+def test_specifications_of_earlier_versions_are_read(recorded: object, level: ExpertHelp) -> None:
+    spec = {"task": "t", "agent": "a", "model": "m", "engine": "e", "budget": {"wall_seconds": 1}}
+    assert RunSpec.model_validate({**spec, "expert": recorded}).expert == level
 
 
 def test_a_miniature_is_a_task() -> None:
@@ -388,7 +479,7 @@ def test_actions_that_an_agent_finds_by_itself_are_no_evaluation_data(tmp_path: 
         model="abacus",
         engine="scripted",
         budget=Budget(wall_seconds=1),
-        expert=False,
+        expert="none",
     )
     assets = load_assets(spec, task, tmp_path)
     assert {example.target for example in assets.train} == {""}

@@ -8,6 +8,7 @@ from collections import Counter
 from functools import cache
 from itertools import combinations, product
 from pathlib import Path
+from statistics import fmean
 from typing import get_args
 
 import pytest
@@ -98,10 +99,11 @@ def test_the_expert_wins_every_easy_game_within_twenty_steps_from_its_texts_alon
 
 @pytest.mark.parametrize("level", ["medium", "hard"])
 def test_the_expert_wins_harder_games_too_in_more_steps(level: str) -> None:
-    taken = [steps(game, 50) for split in SPLITS for _, game in generated(level, split)]
+    games = [game for split in SPLITS for _, game in generated(level, split)]
+    taken = [steps(game, 50) for game in games if game.task_type in TASK_TYPES]
     easy = [steps(game, 50) for split in SPLITS for _, game in generated("easy", split)[:60]]
     assert max(taken) <= 50
-    assert sum(taken) > sum(easy)
+    assert fmean(taken) > fmean(easy)
 
 
 def test_no_walkthrough_is_longer_than_what_the_expert_needs() -> None:
@@ -203,8 +205,7 @@ def test_difficulty_sets_how_much_there_is() -> None:
     for level, limits in LEVELS.items():
         for split in SPLITS:
             for _, game in generated(level, split):
-                wanted = 2 if game.task_type == "pick_two_obj_and_place" else 1
-                alike = len(game.goal.things) - wanted
+                alike = len(game.goal.things) - game.goal.count
                 assert limits.fixtures[0] <= len(game.house.fixtures) <= limits.fixtures[1]
                 assert limits.things[0] <= len(game.house.things) <= limits.things[1]
                 assert limits.alike[0] <= alike <= limits.alike[1]
@@ -276,7 +277,11 @@ def test_the_official_engine_shows_the_same_in_these_homes() -> None:
     with lzma.open(TRACES, "rt", encoding="utf-8") as lines:
         traces = [json.loads(line) for line in lines]
     played = {(trace["level"], trace["split"], trace["id"].partition("-")[0]) for trace in traces}
-    assert played == {*product(("easy", "hard"), SPLITS, TASK_TYPES)}
+    assert played == {
+        (level, split, kind)
+        for level, split in product(("easy", "hard"), SPLITS)
+        for kind in LEVELS[level].list_task_types(split)
+    }
     for trace in traces:
         home = generate_homes(trace["split"], trace["number"] + 1, LEVELS[trace["level"]])[-1]
         written = hashlib.sha256(json.dumps(home.data).encode()).hexdigest()

@@ -66,7 +66,7 @@ def test_difficulties_go_to_gradings_where_there_are_any(data_dir: Path, tmp_pat
     def beside(name: str) -> Path:
         place = tmp_path / name
         place.mkdir()
-        folder = TASK.load(data_dir).beside[FOLDER]
+        folder = TASK.load(data_dir).evaluator_folders[FOLDER]
         assert not isinstance(folder, Path)
         folder(place)
         return place / FILE

@@ -84,9 +84,9 @@ def test_each_quality_can_be_lacking(answer: str, lacks: set[str]) -> None:
 
 
 def test_a_long_row_of_marks_is_read_in_a_moment() -> None:
-    begin = time.monotonic()
+    begin = time.thread_time()
     assert not check_qualities("!" * 300_000 + "x", ASKED)["answers"]
-    assert time.monotonic() - begin < 10
+    assert time.thread_time() - begin < 10
 
 
 def test_nothing_is_worth_nothing_and_constants_win_nothing() -> None:
@@ -118,7 +118,7 @@ def test_form_alone_wins_nothing_and_neither_does_naming_every_value(values: Seq
 
 
 def test_length_is_controlled_for_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = SPLITS.beside[FOLDER]
+    folder = SPLITS.evaluator_folders[FOLDER]
     assert not isinstance(folder, Path)
     (tmp_path / FOLDER).mkdir()
     folder(tmp_path / FOLDER)

@@ -15,6 +15,7 @@ from agent2rl.core.errors import UserError
 from agent2rl.core.grading_records import EvalSettings
 from agent2rl.core.task import Splits
 from agent2rl.engines.scripted import ScriptedEngine
+from agent2rl.environments.adapters import open_training_environment
 from agent2rl.environments.search.environment import open_world
 from agent2rl.evaluators.episodes import Episodes
 from agent2rl.run.assets import test_set as paper_test_set
@@ -47,7 +48,7 @@ def mini() -> Splits:
 @pytest.fixture
 def beside(mini: Splits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What lies beside the examples, as a grading child has it."""
-    for name, write in mini.beside.items():
+    for name, write in mini.evaluator_folders.items():
         assert callable(write)
         (tmp_path / "beside" / name).mkdir(parents=True)
         write(tmp_path / "beside" / name)
@@ -106,7 +107,7 @@ def test_the_eval_file_of_a_workspace_holds_the_evaluator_itself(name: str) -> N
     namespace: dict[str, Any] = {"__name__": "eval"}
     exec(found.program(), namespace)
     own = namespace["EVALUATOR"]
-    assert own == replace(found, slow=own.slow)
+    assert own == replace(found, world=open_training_environment, slow=own.slow)
     assert own.version == found.version
     assert own.action is found.action
 
@@ -115,7 +116,7 @@ def test_a_thought_on_a_line_of_its_own_does_not_end_a_reply() -> None:
     """A published evaluator stops at the end of a line, and so makes no search at all."""
     for name in ("deepsearchqa", "deepsearchqa-mini"):
         found = evaluator(name)
-        stops = (*found.telling.stop, *found.sampling.stop)
+        stops = (*found.prompt.stop, *found.sampling.stop)
         reply = "Thought: who founded it?\n\nAction: search[founder of Orin Foods]"
         assert not any(stop in reply for stop in stops)
         assert found.action(reply) == "search[founder of Orin Foods]"
@@ -124,7 +125,7 @@ def test_a_thought_on_a_line_of_its_own_does_not_end_a_reply() -> None:
 def test_the_plain_prompts_show_episodes_that_the_parser_reads() -> None:
     for name in ("deepsearchqa", "deepsearchqa-mini"):
         found = evaluator(name)
-        shown = [line for line in found.telling.plain[""].splitlines() if line.startswith(">")]
+        shown = [line for line in found.prompt.plain[""].splitlines() if line.startswith(">")]
         actions = [found.action(line) for line in shown]
         assert all(action.startswith(("search[", "open[", "answer[")) for action in actions)
         assert actions[-1].startswith("answer[")
@@ -143,7 +144,8 @@ def test_a_real_model_scores_the_same_in_batches_of_any_size(
 def test_searching_models_score_the_same_in_batches_of_any_size_and_in_threads(
     mini: Splits, beside: None
 ) -> None:
-    walks = {f"Question: {one.prompt}": one.target.split("\n") for one in mini.heldout}
+    some = mini.heldout[:100]
+    walks = {f"Question: {one.prompt}": one.target.split("\n") for one in some}
 
     def walker(chat: Chat) -> str:
         walk = walks[chat[0].content.partition("\n\n")[2]]
@@ -152,9 +154,7 @@ def test_searching_models_score_the_same_in_batches_of_any_size_and_in_threads(
         return "answer[nobody]" if wrong else f"Thought: I see.\nAction: {action}"
 
     found = [
-        replace(evaluator(), live=live, slow=slow).evaluate(
-            ScriptedEngine(walker), mini.heldout, EvalSettings()
-        )
+        replace(evaluator(), live=live, slow=slow).evaluate(ScriptedEngine(walker), some, EvalSettings())
         for live, slow in ((100, False), (7, False), (1, False), (100, True))
     ]
     assert all(one == found[0] for one in found)
@@ -285,7 +285,7 @@ def test_a_recorded_run_is_replayed_to_the_byte(bench: RunLauncher, cache: Path,
     assert "ENVIRONMENT_URL" in done.said["alone"]
     assert not done.said["expert"]
     assert done.result.rollouts
-    assert done.result.rollouts.witnessed.steps == 1
+    assert done.result.rollouts.served.steps == 1
     baseline = done.result.baseline
     assert baseline
     assert baseline.value == 100
@@ -350,10 +350,10 @@ def test_a_judge_scores_in_the_sandbox_and_its_outage_is_no_score(bench: RunLaun
 
 AGENT = """
 import numpy
-from agent2rl.environments.adapters import Gym, demonstrations, open_world
+from agent2rl.environments.adapters import Gym, open_world, play_expert_episodes
 
 world = open_world()
-shown = demonstrations(3, world=world)
+shown = play_expert_episodes(3, world=world)
 say(games=len(world.games), won=[episode.won for episode in shown])
 say(hidden=not any(name in str(path) for name in ("heldout", "feedback") for path in DATA.rglob("*")))
 mine = OUTPUT / "mine"

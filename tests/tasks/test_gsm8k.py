@@ -151,7 +151,7 @@ def value(sum_: str) -> Fraction:
 
 
 def test_every_calculation_of_the_worked_problems_is_right_and_follows_from_what_is_known() -> None:
-    assert len(shots()) == EVALUATOR.asking.shots == 8
+    assert len(shots()) == EVALUATOR.prompt.shots == 8
     for question, answer in shots():
         *lines, last = answer.split("\n")
         assert 2 <= len(lines) <= 5

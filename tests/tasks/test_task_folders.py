@@ -154,6 +154,51 @@ def test_the_version_changes_with_eval_py(folder: Path) -> None:
     assert parse(str(folder)).evaluator.version != before
 
 
+IMPORT_HELPER = """
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+
+def evaluate(question, model_answer, reference_answer):
+    from echo_scoring.compare import compare
+    return compare(model_answer, reference_answer, (HERE / "rubric.txt").read_text())
+"""
+HELPER = "def compare(answer, reference, rubric): return float(answer.strip() == reference)\n"
+
+
+@pytest.mark.parametrize("name", ["echo_scoring/compare.py", "rubric.txt", "prompts/judge.jinja"])
+def test_the_version_changes_with_every_file_that_eval_py_may_use(folder: Path, name: str) -> None:
+    write(folder, {"eval.py": IMPORT_HELPER, name: "first = 1\n"})
+    before = parse(str(folder)).evaluator.version
+    write(folder, {name: "second = 2\n"})
+    changed = parse(str(folder)).evaluator.version
+    (folder / name).rename((folder / name).with_stem("other"))
+    renamed = parse(str(folder)).evaluator.version
+    assert len({before, changed, renamed}) == 3
+
+
+def test_the_version_ignores_data_hidden_files_and_the_description(folder: Path) -> None:
+    before = parse(str(folder)).evaluator.version
+    write(
+        folder,
+        {
+            "description.md": "Repeat it.\n",
+            "data/make_data.py": "pass\n",
+            ".venv/lib/module.py": "pass\n",
+            "__pycache__/module.py": "pass\n",
+        },
+    )
+    assert parse(str(folder)).evaluator.version == before
+
+
+def test_eval_py_may_import_a_module_of_its_folder_during_a_run(folder: Path, bench: RunLauncher) -> None:
+    write(folder, {"eval.py": IMPORT_HELPER, "echo_scoring/compare.py": HELPER, "rubric.txt": "Be exact.\n"})
+    run = bench.run("pass", "--task", "echo", "--tasks-dir", str(folder.parent))
+    assert run.result.baseline is not None, run.errors
+
+
 def test_a_data_directory_of_the_users_choice_is_read_instead(folder: Path, tmp_path: Path) -> None:
     write(tmp_path / "more", {"train.jsonl": lines(ROWS[:1]), "test.jsonl": lines(ROWS[:4])})
     assert len(parse(str(folder)).load(tmp_path / "more").heldout) == 2

@@ -13,6 +13,7 @@ from agent2rl.core.errors import UserError
 from agent2rl.core.grading_records import EvalSettings
 from agent2rl.core.task import Splits
 from agent2rl.engines.scripted import ScriptedEngine
+from agent2rl.environments.adapters import open_training_environment
 from agent2rl.environments.webshop import Shop
 from agent2rl.environments.webshop.environment import read_goal
 from agent2rl.evaluators.episodes import Episodes
@@ -90,7 +91,7 @@ def test_the_agent_gets_every_product_and_nothing_that_is_asked_for(
     assert [one.attributes for one in seen.products.values()] == [
         one.attributes for one in whole.products.values()
     ]
-    assert splits.beside == {"shop": official}
+    assert splits.evaluator_folders == {"shop": official}
 
 
 def test_without_the_official_files_it_is_said_which_to_put_where(tmp_path: Path) -> None:
@@ -117,7 +118,7 @@ def test_the_eval_file_of_a_workspace_holds_the_evaluator_itself(name: str) -> N
     assert isinstance(evaluator, Episodes)
     namespace: dict[str, Any] = {"__name__": "eval"}
     exec(evaluator.program(), namespace)
-    assert namespace["EVALUATOR"] == evaluator
+    assert namespace["EVALUATOR"] == replace(evaluator, world=open_training_environment)
     assert namespace["EVALUATOR"].version == evaluator.version
 
 
@@ -161,8 +162,6 @@ def test_many_episodes_at_once_are_the_episodes_of_one_at_a_time(
 
 
 AGENT = """
-import torch
-from safetensors.torch import load_file, save_file
 from websockets.sync.client import connect
 from agent2rl.environments.adapters import Gym, open_world
 
@@ -186,6 +185,7 @@ if world.expert:
     command = [sys.executable, "eval.py", str(MODEL), "--games", "2"]
     tried = subprocess.run(command, capture_output=True, text=True)
     say(tried=tried.stdout, wrong=tried.stderr)
+    from safetensors.torch import load_file, save_file
     mine = OUTPUT / "mine"
     shutil.copytree(MODEL, mine)
     weights = load_file(mine / "model.safetensors")
@@ -210,12 +210,13 @@ def test_an_agent_plays_evaluates_and_submits_in_a_whole_run(bench: RunLauncher,
     assert "reward>=0.5" in bench.report(done)
     assert [asset.name for asset in done.result.assets][-1] == "beside shop"
     assert done.result.rollouts is not None
-    assert done.result.rollouts.witnessed.steps == 1
+    assert done.result.rollouts.served.steps == 1
 
 
 def test_a_run_without_expert_hides_it(bench: RunLauncher) -> None:
-    task = ("--task", "tests.helpers.short_webshop:MINI_TASK", "--no-expert")
-    done = bench.run(AGENT, *OPTIONS, *task, PYTHONPATH=str(ROOT))
+    task = ("--task", "tests.helpers.short_webshop:MINI_TASK", "--expert", "none")
+    engine = ("--engine", "scripted:tests.helpers.short_gsm8k:open_constant_model")
+    done = bench.run(AGENT, *OPTIONS, *task, *engine, PYTHONPATH=str(ROOT))
     assert done.code == 0, done.errors + done.log + done.result.reason
     assert (done.said["expert"], done.said["answer"], done.said["same"]) == (False, "", [True, True])
 

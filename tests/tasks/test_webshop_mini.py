@@ -31,7 +31,7 @@ def test_the_miniature_is_found_by_its_name() -> None:
 @pytest.fixture
 def grading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WebshopEnvironment:
     """The store that grades, with its shop where a grading has it."""
-    write = SPLITS.beside["shop"]
+    write = SPLITS.evaluator_folders["shop"]
     assert not isinstance(write, Path)
     write(tmp_path / "shop")
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
@@ -52,7 +52,7 @@ def test_scoring_buys_what_training_never_buys() -> None:
     parts = [
         {read_goal(one).asin for one in part} for part in (SPLITS.train, SPLITS.feedback, SPLITS.heldout)
     ]
-    assert [len(part) for part in (SPLITS.feedback, SPLITS.heldout)] == [120, 120]
+    assert [len(part) for part in (SPLITS.feedback, SPLITS.heldout)] == [400, 400]
     assert len(SPLITS.train) == 480
     assert not parts[0] & parts[1]
     assert not parts[0] & parts[2]

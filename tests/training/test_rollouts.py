@@ -20,7 +20,7 @@ from agent2rl.training import models
 from agent2rl.training.grpo import GrpoRollout, GrpoSettings, RolloutJob
 from agent2rl.training.policy import build_sequences
 from agent2rl.training.progress import TrainingProgress
-from agent2rl.training.rollouts import Arena, EpisodeRollouts, demonstrations, grpo_in_world
+from agent2rl.training.rollouts import Arena, EpisodeRollouts, encode_expert_games, grpo_in_world
 from agent2rl.training.sampling import PolicySampler
 from agent2rl.training.sft import SftSettings, imitate
 from tests.helpers.stairs_environment import STAIRS_EXAMPLES, STAIRS_PROMPT, StairsEnvironment, StairsExpert
@@ -98,7 +98,7 @@ def test_a_model_with_a_template_reads_an_episode_once_and_one_without_reads_eac
     counts = {}
     for name in ("templated", "plain"):
         model, tokenizer = models.load(bases[name])
-        (shown,) = demonstrations(model, tokenizer, ARENA, StairsExpert, STAIRS_EXAMPLES[3:4])
+        (shown,) = encode_expert_games(model, tokenizer, ARENA, StairsExpert, STAIRS_EXAMPLES[3:4])
         counts[name] = len(shown)
     assert counts == {"templated": 1, "plain": 4}
 
@@ -142,7 +142,7 @@ def test_a_model_that_knows_the_demonstrations_by_heart_plays_them_token_for_tok
 ) -> None:
     model, tokenizer = models.load(bases[name])
     games = STAIRS_EXAMPLES[:4]
-    shown = list(demonstrations(model, tokenizer, ARENA, StairsExpert, games))
+    shown = list(encode_expert_games(model, tokenizer, ARENA, StairsExpert, games))
     known = [row for found in shown for row in found]
     imitate(model, known, SftSettings(1e-2, epochs=30, batch_size=8), TrainingProgress("sft"))
     models.save(model, tokenizer, tmp_path / "taught")
@@ -156,7 +156,8 @@ def test_games_that_the_expert_does_not_win_are_not_shown(bases: dict[str, Path]
     model, tokenizer = models.load(bases["templated"])
     too_high = Example("too-high", "", "99", {})
     assert (
-        len(list(demonstrations(model, tokenizer, ARENA, StairsExpert, [too_high, STAIRS_EXAMPLES[0]]))) == 1
+        len(list(encode_expert_games(model, tokenizer, ARENA, StairsExpert, [too_high, STAIRS_EXAMPLES[0]])))
+        == 1
     )
 
 

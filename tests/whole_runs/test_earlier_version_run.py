@@ -2,10 +2,13 @@
 
 import json
 import tarfile
+import time
 from pathlib import Path
 
+import httpx
 import pytest
 
+from tests.dashboard.conftest import serve_dashboard
 from tests.helpers.run_launcher import RunLauncher
 
 ARCHIVE = Path(__file__).with_name("earlier_version_run.tar.xz")
@@ -33,3 +36,32 @@ def test_an_old_run_is_shown_verified_reported_ranked_and_not_resumed(
     before = (bench.runs / run_id / "ledger.jsonl").read_bytes()
     assert bench.cli("resume", run_id).returncode == 0
     assert (bench.runs / run_id / "ledger.jsonl").read_bytes() == before, "a finished run stays as it is"
+
+
+def test_the_dashboard_shows_each_page_of_an_old_run(bench: RunLauncher, run_id: str, tmp_path: Path) -> None:
+    example = "gsm8k-mini-heldout-0048"
+    expected = {
+        "/": run_id,
+        "/table": "93.33",
+        f"/runs/{run_id}": "Best so far",
+        f"/runs/{run_id}/made": "93.33",
+        f"/runs/{run_id}/timeline/made": "Resources over the same period",
+        f"/runs/{run_id}/code": "STAGES = ",
+        f"/runs/{run_id}/examples": example,
+        f"/runs/{run_id}/examples/{example}?submission=3&split=heldout": "20/10=2",
+        f"/runs/{run_id}/transcript": "script",
+        f"/runs/{run_id}/log": "v3: 400 problems, scored",
+        "/leaderboard/made": "+82.67",
+    }
+    with (
+        serve_dashboard(bench.runs, tmp_path / "dashboard") as board,
+        httpx.Client(base_url=board.url, timeout=120) as client,
+    ):
+        pages = {path: fetch_analysed_page(client, path) for path in expected}
+    assert [path for path, text in expected.items() if text not in pages[path]] == []
+
+
+def fetch_analysed_page(client: httpx.Client, path: str) -> str:
+    while "aria-busy" in (page := client.get(path).raise_for_status().text) and path.endswith("/made"):
+        time.sleep(0.1)
+    return page

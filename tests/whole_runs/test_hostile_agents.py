@@ -481,7 +481,7 @@ say(**submit(m))
 def test_floods_of_connections_and_huge_bodies_do_not_harm_the_service(bench: RunLauncher) -> None:
     run = bench.run(
         """
-door = next(pathlib.Path("/run/doors").iterdir())
+door = next(pathlib.Path("/run/sockets").iterdir())
 held = []
 for _ in range(900):
     s = socket.socket(socket.AF_UNIX)
@@ -522,7 +522,7 @@ say(held=len(held), huge=huge.split("\\r\\n")[0], noise=noise.split("\\r\\n")[0]
 def test_clients_that_hang_up_do_not_end_the_harness(bench: RunLauncher) -> None:
     run = bench.run(
         """
-door = next(pathlib.Path("/run/doors").iterdir())
+door = next(pathlib.Path("/run/sockets").iterdir())
 for _ in range(50):
     with socket.socket(socket.AF_UNIX) as s:
         s.connect(str(door))
@@ -539,7 +539,7 @@ os._exit(0)
 def test_storms_of_connections_do_not_use_up_the_harnesss_files(bench: RunLauncher) -> None:
     script = bench.script(
         """
-door = next(pathlib.Path("/run/doors").iterdir())
+door = next(pathlib.Path("/run/sockets").iterdir())
 def storm():
     until = time.monotonic() + 3
     while time.monotonic() < until:

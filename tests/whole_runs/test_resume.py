@@ -9,15 +9,17 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 import pytest
 
 from agent2rl import registry
-from agent2rl.core.errors import GradingError, UserError
+from agent2rl.core.errors import GradingError, Refusal, UserError
 from agent2rl.core.grading_records import JudgeUsage, Submission
 from agent2rl.core.records import Budget, RunResult, RunSpec
 from agent2rl.engines.scripted import ScriptedEngine
+from agent2rl.environments.adapters import EpisodeTrace
 from agent2rl.fake_llm.script_file import parse_script
 from agent2rl.fake_llm.server import run_in_thread
 from agent2rl.gateway.tape import TapedExchange, TapeRecording, read_tape
@@ -27,8 +29,7 @@ from agent2rl.grading.rollout_meter import OutOfOrder, RolloutMeter
 from agent2rl.grading.training_judge import QuestionsUsedUp, TrainingJudge, TrainingJudgeRequest
 from agent2rl.grading.verify import verify_run
 from agent2rl.record import ledger
-from agent2rl.record.crash_recovery import ResumeState, read_spec
-from agent2rl.record.crash_recovery import read_resume_state as read_past
+from agent2rl.record.crash_recovery import ResumeState, read_resume_state, read_spec
 from agent2rl.record.files import write_record
 from agent2rl.record.paths import SubmissionPaths
 from agent2rl.record.reader import read_run
@@ -41,6 +42,7 @@ from agent2rl.tasks.gsm8k.mini import TASK as MINI
 from tests.helpers.crashing_runs import CrashingRun, CrashPoint, find_resume_faults, kill_at_random_times
 from tests.helpers.recorded_meter import RecordedMeter, open_recorded_meter
 from tests.helpers.run_launcher import RunLauncher
+from tests.helpers.small_worlds import STAIRS_WORLD
 
 KILLED = -9
 
@@ -252,8 +254,24 @@ def test_steps_in_a_world_go_on_counting(tmp_path: Path) -> None:
         with pytest.raises(OutOfOrder):
             again.meter.count_claim(again.report(1, steps=1))
         assert again.meter.sum_totals().claimed.steps == 90
-        assert again.meter.sum_totals().witnessed.successes == 1
+        assert again.meter.sum_totals().served.successes == 1
         assert again.meter.steps_left() == 9
+
+
+def test_replayed_episodes_go_on_counting_and_are_not_proved_again(tmp_path: Path) -> None:
+    world = replace(STAIRS_WORLD, replayable=True)
+    traces = [EpisodeTrace("stairs-2", ("up", "up"), 1.0, True), EpisodeTrace("stairs-2", ("up",), 1.0, True)]
+    with open_recorded_meter(tmp_path) as one:
+        one.meter.replay_in(world, lambda _: None)
+        one.meter.count_claim(one.report(1, steps=3, episodes=2, successes=2))
+        one.meter.accept_episodes(one.report_traces(1, traces))
+        before = one.meter.close()
+        assert (before.replayed.episodes, before.refuted.episodes) == (1, 1)
+    with reopened(one.recorder) as recorder:
+        again = RecordedMeter(RolloutMeter(Budget(wall_seconds=60), recorder), recorder)
+        assert again.meter.sum_totals() == before
+        with pytest.raises(Refusal):
+            again.meter.accept_episodes(again.report_traces(1, traces[:1]))
 
 
 def test_questions_to_a_train_judge_go_on_counting(tmp_path: Path) -> None:
@@ -356,9 +374,9 @@ def test_used_time_does_not_follow_a_clock_that_somebody_sets(bench: RunLauncher
     for hour in (-3600.0, 3600.0):
         beat = Heartbeat(time.time() + hour, time.monotonic() + 7.0)
         entries = ledger.read_ledger(recorder.paths.ledger, recorder.paths.ledger_head).entries
-        assert 7.0 <= read_past(recorder.paths, entries, beat).used_seconds < 9.0
+        assert 7.0 <= read_resume_state(recorder.paths, entries, beat).used_seconds < 9.0
     old = Heartbeat(entries[-1].time + 7.0, None)
-    assert 6.9 < read_past(recorder.paths, entries, old).used_seconds < 7.1
+    assert 6.9 < read_resume_state(recorder.paths, entries, old).used_seconds < 7.1
 
 
 def test_a_frozen_copy_that_is_not_what_it_was_is_not_graded(tmp_path: Path) -> None:

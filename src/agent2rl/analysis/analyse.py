@@ -19,6 +19,7 @@ from agent2rl.analysis.findings import (
 )
 from agent2rl.analysis.recorded_run import RecordedRun
 from agent2rl.analysis.timeline import AgentTimeline
+from agent2rl.analysis.training_logs import read_trainings
 from agent2rl.core.events import TimelineEvent
 from agent2rl.core.grading_records import EvalScore, Submission
 from agent2rl.record.untrusted_files import sanitize_line
@@ -121,6 +122,7 @@ def analyse_run(record: RecordedRun) -> tuple[Findings, tuple[str, ...]]:
     return (
         Findings(
             attempts=attempts,
+            trainings=read_trainings(view.paths.workspace, record.timeline, attempts, view.submissions),
             metrics=metrics,
             time=time,
             gain=gained,

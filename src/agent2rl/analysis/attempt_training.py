@@ -160,8 +160,7 @@ def _find_earlier_route(origins: Sequence[str], known: Mapping[str, RouteVerdict
 
 def _weigh_stage(stage: DetectedStage, span: AttemptSpan) -> tuple[Route, float]:
     """Return route and confidence of a training. A policy gradient is online if rollouts were counted."""
-    counts = (span.rollouts.witnessed, span.rollouts.claimed)
-    played = any(count.episodes or count.steps for count in counts)
+    played = bool(span.rollouts.played.episodes or span.rollouts.played.steps)
     if stage.route not in ("policy-gradient", "online-rl"):
         return stage.route, stage.confidence
     if stage.route == "online-rl" or stage.world:
@@ -172,7 +171,11 @@ def _weigh_stage(stage: DetectedStage, span: AttemptSpan) -> tuple[Route, float]
 def _cite_rollouts(span: AttemptSpan, stages: Sequence[DetectedStage], book: EvidenceBook) -> tuple[str, ...]:
     if not any(stage.route in ("policy-gradient", "online-rl") for stage in stages):
         return ()
-    counts = {"witnessed": span.rollouts.witnessed, "claimed": span.rollouts.claimed}
+    counts = {
+        "served": span.rollouts.served,
+        "claimed": span.rollouts.claimed,
+        "replayed": span.rollouts.replayed,
+    }
     texts = [
         f"{count.episodes} episodes, {count.steps} steps {name}"
         for name, count in counts.items()

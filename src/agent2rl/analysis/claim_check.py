@@ -90,7 +90,7 @@ class _ClaimedRun:
         self.scores = {each.id: each.score.value for each in submissions if each.score is not None}
         gained = [each for each in attempts if each.score is not None and each.gain is not None]
         self.baseline = gained[0].score - gained[0].gain if gained else None  # type: ignore[operator]
-        played = [each.rollouts.claimed + each.rollouts.witnessed for each in attempts]
+        played = [each.rollouts.played for each in attempts]
         self.world = any(each.episodes for each in played)
 
     def list_earlier_scores(self, submission: int) -> list[float]:

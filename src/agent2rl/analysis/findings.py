@@ -4,13 +4,13 @@ Times are seconds since the agent's start. Unknown values are None or `unknown`,
 """
 
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field, JsonValue
 
 from agent2rl.core.grading_records import HeldoutComparison, Lineage, Share, Split, Verdict
 from agent2rl.core.record import Record
-from agent2rl.core.records import Mode, RolloutCounts, Rollouts
+from agent2rl.core.records import Mode, Rollouts
 
 EvidenceKind = Literal["code", "event", "log", "result", "submission", "usage", "claim"]
 
@@ -89,6 +89,54 @@ class PrintedCurve(Record):
     where: str
     points: tuple[tuple[float, float | None], ...]
     """Step and value; None if the value was not finite."""
+
+
+MetricName = Literal[
+    "reward",
+    "loss",
+    "entropy",
+    "kl",
+    "response_length",
+    "groups_without_signal",
+    "tokens_per_second",
+    "learning_rate",
+    "grad_norm",
+    "clip_fraction",
+]
+METRICS: tuple[MetricName, ...] = get_args(MetricName)
+"""Metrics of a training, in the order in which the report shows them."""
+LogFormat = Literal["json-lines", "trainer-state", "tensorboard", "wandb", "printed"]
+
+
+class TrainingSeries(Record):
+    """A metric of a training over its steps. Long series are thinned out."""
+
+    metric: MetricName
+    name: str
+    """As the log calls it."""
+    points: tuple[tuple[float, float | None], ...]
+    """Step and value; None if the value was not finite."""
+
+
+class SubmissionMark(Record):
+    """The step that a training had reached when a submission was made."""
+
+    submission: int
+    step: float
+
+
+class TrainingCurves(Record):
+    """The curves of one training, by its own log. The agent can fake a log."""
+
+    name: str
+    path: str
+    """The log in the workspace; of a printed curve, its first line."""
+    format: LogFormat
+    series: tuple[TrainingSeries, ...]
+    submissions: tuple[SubmissionMark, ...] = ()
+    """Empty if the log has no times."""
+    problem: str = ""
+    """Why the log was not read, or not to its end."""
 
 
 class Failure(Record):
@@ -234,18 +282,18 @@ class Contradiction(Record):
     evidence: EvidenceIds = ()
 
 
-class CumulativeRollouts(Record):
+class CumulativeRollouts(Rollouts):
     """Rollouts in the environment up to a point in time."""
 
     at: float
-    claimed: RolloutCounts
-    witnessed: RolloutCounts
 
 
 class Findings(Record):
     """Everything that the analysis of a run found."""
 
     attempts: tuple[AttemptFindings, ...]
+    trainings: tuple[TrainingCurves, ...] = ()
+    """Curves of the trainings, from the logs that they wrote or printed."""
     metrics: ProcessMetrics
     time: TimeSplit | None
     """None if the agent never started, or if its processes were not recorded."""

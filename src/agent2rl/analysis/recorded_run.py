@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from agent2rl.analysis import timeline as timelines
 from agent2rl.analysis.timeline import AgentTimeline
 from agent2rl.core.events import TimelineEvent
-from agent2rl.core.grading_records import ExampleResult, Split, Submission
+from agent2rl.core.grading_records import ExampleResult, Split, Submission, find_best_submission
 from agent2rl.core.llm import LlmExchange
 from agent2rl.core.self_reports import AttemptClaims
 from agent2rl.record.paths import RunPaths, SubmissionPaths
@@ -43,12 +43,7 @@ class RecordedRun:
         """The submission that counts, or would count if the run ended now."""
         if self.view.result:
             return self.view.result.best
-        trained = [each for each in self.view.submissions if each.lineage not in ("copied", "foreign")]
-        return max(
-            (each for each in trained if each.score),
-            key=lambda each: (each.improvement or 0.0, -each.id),
-            default=None,
-        )
+        return find_best_submission(self.view.submissions)
 
     def read_reference_results(self, split: Split) -> list[ExampleResult]:
         """Return the results that the best submission is compared with.

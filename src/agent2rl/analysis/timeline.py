@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from agent2rl.analysis.attempts import RecordedProcess, SavedWeights
 from agent2rl.analysis.findings import TimeSplit
 from agent2rl.core.events import (
+    EARLIER_SOURCES,
     DriverRequest,
     FileSeen,
     ProcessEnd,
@@ -256,8 +257,9 @@ def _read_rollouts(events: Iterable[TimelineEvent], time: AgentTime) -> Iterable
             new = RolloutCounts.model_validate(counts)
         except ValidationError:
             continue
-        claimed = event.data.get("source") == "claimed"
-        yield time.seconds_at(event.time), Rollouts(claimed=new) if claimed else Rollouts(witnessed=new)
+        source = str(event.data.get("source"))
+        if EARLIER_SOURCES.get(source, source) in Rollouts.model_fields:
+            yield time.seconds_at(event.time), Rollouts.model_validate({source: new})
 
 
 def _read_gradings(events: Iterable[TimelineEvent], time: AgentTime) -> Iterable[TimeRange]:

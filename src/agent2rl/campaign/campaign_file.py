@@ -76,6 +76,8 @@ class CampaignAxes(Record):
     """An empty string means no driver."""
     model: Texts | None = None
     mode: Texts | None = None
+    expert: Texts | None = None
+    """Levels of expert help: "full", "none", or a number such as "96"."""
     seed: Annotated[Seeds, AfterValidator(_require_distinct)] | None = None
 
 
@@ -87,6 +89,7 @@ class CellFilter(Record):
     driver: OneOrMore | None = None
     model: OneOrMore | None = None
     mode: OneOrMore | None = None
+    expert: OneOrMore | None = None
     seed: Annotated[tuple[int, ...], BeforeValidator(_wrap_in_tuple)] | None = None
 
 

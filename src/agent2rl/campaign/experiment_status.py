@@ -183,9 +183,9 @@ class ExperimentStatus:
 
 
 def find_statuses(
-    experiments: Sequence[Experiment], past: RunHistory, claims: ExperimentClaims
+    experiments: Sequence[Experiment], history: RunHistory, claims: ExperimentClaims
 ) -> list[ExperimentStatus]:
-    runs, now = past.list_runs_by_experiment(), claims.read_storage_clock()
+    runs, now = history.list_runs_by_experiment(), claims.read_storage_clock()
     return [
         _make_status(experiment, runs.get(experiment.id, []), claims.find_holder(experiment.id, now))
         for experiment in experiments

@@ -108,8 +108,8 @@ class JobWorker:
         job = self._job
         if read_stop_request(self._paths):
             return JobOutcome(kind="stopped")
-        past = RunHistory(Path(job.runs))
-        if _has_running(past.list_experiment_runs(job.experiment)):
+        history = RunHistory(Path(job.runs))
+        if _has_running(history.list_experiment_runs(job.experiment)):
             return JobOutcome(kind="busy")  # claim files are never removed, so do not create one in vain
         self._held = ExperimentClaims(claims_folder(Path(job.runs))).claim_experiment(
             job.experiment, self._paths.root.name
@@ -117,8 +117,8 @@ class JobWorker:
         if self._held is None:
             return JobOutcome(kind="busy")
         try:
-            runs = past.list_experiment_runs(job.experiment)
-            return find_other_outcome(job, runs) or self._resume_or_run(past, runs)
+            runs = history.list_experiment_runs(job.experiment)
+            return find_other_outcome(job, runs) or self._resume_or_run(history, runs)
         finally:
             self._kill_and_wait()
             self._held.release()
@@ -129,7 +129,7 @@ class JobWorker:
         if self._held:
             self._held.release()
 
-    def _resume_or_run(self, past: RunHistory, runs: list[CampaignRunSummary]) -> JobOutcome:
+    def _resume_or_run(self, history: RunHistory, runs: list[CampaignRunSummary]) -> JobOutcome:
         """Resume the last run if it crashed; if that is refused, start a new one."""
         if self._job.resume and runs and runs[-1].state == "crashed":
             run_id = runs[-1].paths.run_id
@@ -137,7 +137,7 @@ class JobWorker:
             outcome, code = self._run_command("resume", run_id, *options, *self._make_group_option())
             if code != WRONG_COMMAND:
                 return outcome
-            if other := find_other_outcome(self._job, past.list_experiment_runs(self._job.experiment)):
+            if other := find_other_outcome(self._job, history.list_experiment_runs(self._job.experiment)):
                 return other  # the user has just resumed it by hand
             logger.info("%s cannot be resumed (%s); starting a new run", run_id, outcome.message)
         return self._run_command(

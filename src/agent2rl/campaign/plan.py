@@ -56,8 +56,8 @@ class CampaignPlan(Record):
 class CostEstimator:
     """Estimates time and cost from finished runs."""
 
-    def __init__(self, past: Mapping[str, Sequence[CampaignRunSummary]]) -> None:
-        self._runs = [run for runs in past.values() for run in runs if run.state == "done"]
+    def __init__(self, runs_by_experiment: Mapping[str, Sequence[CampaignRunSummary]]) -> None:
+        self._runs = [run for runs in runs_by_experiment.values() for run in runs if run.state == "done"]
 
     def list_overhead_seconds(self, spec: RunSpec) -> list[float]:
         """Return the overheads of earlier runs of the task, with the same model if there are any."""
@@ -80,8 +80,10 @@ class CostEstimator:
 
     def estimate_limit_seconds(self, spec: RunSpec) -> float:
         """Return a generous time limit, for schedulers that need one."""
-        past = self.list_overhead_seconds(spec)
-        overhead = max(LEAST_SECONDS, 2 * max(past)) if past else max(LEAST_SECONDS, spec.grading_seconds)
+        overheads = self.list_overhead_seconds(spec)
+        overhead = (
+            max(LEAST_SECONDS, 2 * max(overheads)) if overheads else max(LEAST_SECONDS, spec.grading_seconds)
+        )
         return spec.budget.wall_seconds + overhead
 
 

@@ -13,7 +13,7 @@ import click
 from agent2rl import __version__
 from agent2rl.core.errors import Agent2RLError, UserError
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("agent2rl.cli.main")  # `__name__` is "__main__" under `python -m`
 
 COMMANDS = {
     "run": "Run an agent on a task and print the result.",

@@ -37,13 +37,13 @@ Choose = Callable[[Sequence[ExperimentStatus]], list[ExperimentStatus]]
 
 @dataclass(frozen=True)
 class OpenedCampaign:
-    """A campaign with its experiments, settings, and its past runs and claims in the runs directory."""
+    """A campaign with its experiments, settings, and its earlier runs and claims in the runs directory."""
 
     campaign: CampaignSpec
     experiments: tuple[Experiment, ...]
     runs: Path
     settings: Settings
-    past: RunHistory
+    history: RunHistory
     claims: ExperimentClaims
 
     @property
@@ -51,7 +51,7 @@ class OpenedCampaign:
         return machine.list_visible_gpus(self.settings.gpus)
 
     def find_statuses(self) -> list[ExperimentStatus]:
-        return find_statuses(self.experiments, self.past, self.claims)
+        return find_statuses(self.experiments, self.history, self.claims)
 
     def make_plan(
         self,
@@ -64,7 +64,7 @@ class OpenedCampaign:
             self.campaign.about,
             statuses,
             chosen,
-            CostEstimator(self.past.list_runs_by_experiment()),
+            CostEstimator(self.history.list_runs_by_experiment()),
             options.count_slots(self.campaign.resources, self.gpus),
         )
 
@@ -149,7 +149,7 @@ def _run_chosen(
     options.count_slots(resources, campaign.gpus)
     campaign.claims.require_writable()
     session = CampaignSession.open(campaign.runs, campaign.campaign.name, options.executor)
-    experience = CostEstimator(campaign.past.list_runs_by_experiment())
+    experience = CostEstimator(campaign.history.list_runs_by_experiment())
     jobs = make_jobs(chosen, session, str(campaign.runs), resources, experience, "resume" in COMMANDS)
     detached = False
     try:
@@ -210,8 +210,10 @@ def find_campaign_runs(source: Path, runs_dir: Path | None) -> tuple[str, str, l
     if source.is_dir():
         return "", "", require_runs_in(source.absolute())
     campaign = open_campaign(source, runs_dir)
-    past = campaign.past.list_runs_by_experiment()
-    runs = [run.paths for experiment in campaign.experiments for run in past.get(experiment.id, [])]
+    runs_by_experiment = campaign.history.list_runs_by_experiment()
+    runs = [
+        run.paths for experiment in campaign.experiments for run in runs_by_experiment.get(experiment.id, [])
+    ]
     if not runs:
         raise UserError(
             f"{campaign.campaign.name} has no runs in {campaign.runs}.",

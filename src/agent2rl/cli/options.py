@@ -67,6 +67,19 @@ class CountParam(click.ParamType[int]):
         return int(float(match[1]) * COUNT_SUFFIXES[match[2]])
 
 
+class ExpertParam(click.ParamType[str | int]):
+    """A level of expert help: full, none, or a number of demonstrations."""
+
+    name = "full|N|none"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str | int:
+        if value in ("full", "none") or isinstance(value, int):
+            return value  # type: ignore[no-any-return]
+        if not re.fullmatch(r"[1-9]\d{0,8}", str(value)):
+            self.fail(f"{value!r} is not a level of expert help. Write full, none or a number.", param, ctx)
+        return int(value)
+
+
 class FiniteFloatParam(click.FloatRange):
     """A number in a range that is neither inf nor nan."""
 

@@ -19,6 +19,7 @@ from agent2rl.cli.options import (
     CountParam,
     DollarsParam,
     DurationParam,
+    ExpertParam,
     SizeParam,
     TemperatureParam,
     as_json,
@@ -44,6 +45,7 @@ from agent2rl.record.recorder import Notify
 from agent2rl.report import export, run_report
 from agent2rl.run.assets import choose_default_engine, pin_model_name
 from agent2rl.run.execution import FinishedRun, resume_run, start_run
+from agent2rl.run.expert_help import choose_expert_help
 from agent2rl.run.machine import list_visible_gpus
 from agent2rl.run.settings import Settings, read_settings
 from agent2rl.trackers import mirror
@@ -270,7 +272,10 @@ DIRECTORY = click.Path(path_type=Path, file_okay=False, exists=True)
     help="Limit for the number of questions to the training judge.",
 )
 @click.option(
-    "--no-expert", is_flag=True, help="For interactive tasks: withhold the expert and its demonstrations."
+    "--expert",
+    type=ExpertParam(),
+    help="Expert help for the agent of an interactive task. full: an expert that plays any training game. "
+    "N: that many of its games as files, and no expert. none: neither.  [default: the task's]",
 )
 @click.option(
     "--data-dir",
@@ -339,8 +344,9 @@ def make_run_spec(options: dict[str, Any], settings: Settings) -> RunSpec:
             "Several samples at temperature 0 are one sample several times.",
             "Leave out --samples, or give a --temperature above 0.",
         )
+    task = registry.resolve_folder_name(options["task"], (*options["tasks_dir"], *settings.tasks))
     return RunSpec(
-        task=registry.resolve_folder_name(options["task"], (*options["tasks_dir"], *settings.tasks)),
+        task=task,
         agent=_resolve_agent_name(
             registry.resolve_folder_name(options["agent"], (*options["agents_dir"], *settings.agents))
         ),
@@ -371,7 +377,7 @@ def make_run_spec(options: dict[str, Any], settings: Settings) -> RunSpec:
         judge=options["judge"],
         train_judge=options["train_judge"],
         train_judge_questions=options["train_judge_questions"],
-        expert=not options["no_expert"],
+        expert=choose_expert_help(registry.find_task(task), options["expert"]),
         data_dir=_resolve_path(options["data_dir"]),
     )
 

@@ -80,6 +80,11 @@ class World:
     """
     slow: bool = False
     """Whether a step, such as a search, may take so long that others should not wait for it."""
+    replayable: bool = False
+    """Whether the same actions always give the same rewards, and a step is cheap.
+
+    The harness replays the reported episodes of such a world to check them.
+    """
 
 
 OpenWorld = Callable[[Path], World]

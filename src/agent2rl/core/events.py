@@ -10,8 +10,10 @@ only the timeline has:
     began           `ProcessStart`: a process of the agent was seen for the first time
     left            `ProcessEnd`: it is gone
     sample          `ResourceSample`: machine resources that the agent's processes use
-    file            `FileSeen`: weights or a log appeared in the workspace, or changed and then stayed stable
-    rollouts        `source` (claimed or witnessed) and `RolloutCounts` since the last such event
+    file            `FileSeen`: weights, a log or metrics appeared in the workspace, or changed and then
+                    stayed stable
+    rollouts        `source` (claimed, served, replayed or refuted) and `RolloutCounts` since the last such
+                    event; for refuted ones `detail` describes the first
     request         `DriverRequest`: a request to the driver LLM
     tool            `ClaimedToolCall`: by the agent's own account, reported after it has exited
     refused warning fault preparing    messages for people
@@ -76,6 +78,9 @@ MAX_EVENTS: Mapping[EventKind, int] = {"file": 2_000, "request": 20_000, "tool":
 """Caps per run on events whose number the agent controls. Processes, rollouts and refusals are capped where
 they are detected."""
 
+EARLIER_SOURCES = {"witnessed": "served"}
+"""Names of rollout sources in runs of earlier versions."""
+
 
 class TimelineEvent(Record):
     """One event, for the timeline and for live viewers."""
@@ -138,7 +143,8 @@ class ResourceSample(Record):
 class FileSeen(Record):
     path: Annotated[str, Field(max_length=1000)]
     """Relative to the workspace; for weights, the folder that holds them."""
-    what: Literal["weights", "log"]
+    what: Literal["weights", "log", "metrics"]
+    """`metrics` are files of curves that are no text to read, or that only hold numbers."""
     bytes: int
     changed: float
     """Modification time in seconds since the epoch; the agent can forge it."""

@@ -1,5 +1,6 @@
 """Records of gradings: settings, results, submissions, manifests, calibration and contamination."""
 
+from collections.abc import Iterable
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, JsonValue, model_validator
@@ -237,6 +238,15 @@ class Submission(Record):
         if (self.score is not None) != (self.verdict == "scored"):
             raise ValueError("a score exists exactly when the verdict is 'scored'")
         return self
+
+
+def find_best_submission(submissions: Iterable[Submission]) -> Submission | None:
+    """Return the scored submission with the largest improvement; the earliest of equals.
+
+    Only submissions that were trained from the base model qualify.
+    """
+    scored = [each for each in submissions if each.score and each.lineage not in ("copied", "foreign")]
+    return max(scored, key=lambda each: (each.improvement or 0.0, -each.id), default=None)
 
 
 class HeldoutComparison(Record):

@@ -5,7 +5,7 @@ Records are frozen and reject unknown keys. Scores are percentages; an unknown n
 
 from typing import Annotated, Literal, Self
 
-from pydantic import AliasChoices, Field, JsonValue
+from pydantic import AliasChoices, BeforeValidator, Field, JsonValue
 
 from agent2rl.core.grading_records import (
     ContaminationSummary,
@@ -21,6 +21,18 @@ from agent2rl.core.record import Record as Record
 
 Mode = Literal["free", "sft-only", "rl-only", "multi"]
 ScoringProtocol = Literal["heldout", "paper"]
+
+
+def _translate_expert_flag(value: object) -> object:
+    """Translate the specifications of earlier versions, which record whether there is an expert."""
+    return {True: "full", False: "none"}[value] if isinstance(value, bool) else value
+
+
+ExpertHelp = Annotated[
+    Literal["full", "none"] | Annotated[int, Field(ge=1)], BeforeValidator(_translate_expert_flag)
+]
+"""How much expert help the agent of an interactive task gets. `full`: an expert that plays any training game.
+A number: so many of its games as files, and no expert. `none`: neither."""
 Ending = Literal[
     "completed",  # the agent exited normally
     "deadline",  # the budget's wall time ran out
@@ -45,7 +57,7 @@ class Budget(Record):
     submissions: Annotated[int, Field(ge=1)] | None = None
     """Accepted submissions, whatever their verdict."""
     environment_steps: Annotated[int, Field(ge=1)] | None = None
-    """Steps in the task's world, witnessed and claimed together."""
+    """Steps in the task's world, served and claimed together."""
     tokens: Annotated[int, Field(ge=1)] | None = None
     """Input and output tokens of the driver LLM."""
     usd: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
@@ -124,8 +136,8 @@ class RunSpec(Record):
     """Another judge model, which the agent may query while it trains."""
     train_judge_questions: Annotated[int, Field(ge=1)] = 10_000
     """How many questions the agent may put to `train_judge`."""
-    expert: bool = True
-    """Whether the agent of an interactive task gets expert demonstrations."""
+    expert: ExpertHelp = "full"
+    """Runs with different expert help are never ranked together. Always `full` if the task has no expert."""
     data_dir: str | None = None
     """Directory of the task's official files; None: the task's own source."""
     instructions_version: int | None = None
@@ -192,17 +204,44 @@ class RolloutCounts(Record):
         names = type(self).model_fields
         return type(self)(**{name: getattr(self, name) + getattr(other, name) for name in names})
 
+    def minus(self, other: Self) -> Self:
+        """Return the difference, at least 0."""
+        names = type(self).model_fields
+        return type(self)(**{name: max(0, getattr(self, name) - getattr(other, name)) for name in names})
+
 
 class Rollouts(Record):
     """The agent's rollouts in the task's world during training."""
 
     claimed: RolloutCounts = RolloutCounts()
-    """In the agent's own processes, as they reported them; not verified."""
-    witnessed: RolloutCounts = RolloutCounts()
-    """In the world that the harness serves."""
+    """In the agent's own processes, as they reported them."""
+    served: Annotated[RolloutCounts, Field(validation_alias=AliasChoices("served", "witnessed"))] = (
+        RolloutCounts()
+    )
+    """In the world that the harness serves. Runs of earlier versions call it `witnessed`."""
+    replayed: RolloutCounts = RolloutCounts()
+    """Of those claimed: the harness replayed their actions and got the same reward."""
+    refuted: RolloutCounts = RolloutCounts()
+    """Of those claimed: the harness replayed their actions and got another result."""
+
+    @property
+    def unverified(self) -> RolloutCounts:
+        """Claims that were not replayed."""
+        return self.claimed.minus(self.replayed + self.refuted)
+
+    @property
+    def witnessed(self) -> RolloutCounts:
+        """What the harness saw itself: served or replayed."""
+        return self.served + self.replayed
+
+    @property
+    def played(self) -> RolloutCounts:
+        """Everything: served or claimed."""
+        return self.served + self.claimed
 
     def __add__(self, other: Self) -> Self:
-        return type(self)(claimed=self.claimed + other.claimed, witnessed=self.witnessed + other.witnessed)
+        names = type(self).model_fields
+        return type(self)(**{name: getattr(self, name) + getattr(other, name) for name in names})
 
 
 class RunResult(Record):

@@ -29,7 +29,7 @@ class Mount:
 
 
 @dataclass(frozen=True)
-class Door:
+class ServiceSocket:
     """A unix socket of the harness, reached inside as HTTP at the loopback URL in `$variable`."""
 
     variable: str
@@ -37,7 +37,7 @@ class Door:
 
 
 def url_placeholder(variable: str) -> str:
-    """Return the placeholder for a door's URL in a command's environment, files and arguments.
+    """Return the placeholder for the URL of a service socket in a command's environment, files and arguments.
 
     The URL is known only inside the sandbox, which replaces the placeholder.
     """
@@ -48,7 +48,7 @@ def url_placeholder(variable: str) -> str:
 class Command:
     argv: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
-    """The full environment apart from PATH, HOME and the doors: nothing is inherited."""
+    """The full environment apart from PATH, HOME and the service sockets: nothing is inherited."""
     mounts: tuple[Mount, ...] = ()
     """Files that the command itself needs."""
     files: Mapping[str, str] = field(default_factory=dict)
@@ -97,7 +97,7 @@ class Enclosure:
     hidden: tuple[Path, ...] = ()
     """Directories and files of the host that appear empty wherever a mount or the shared Python would show
     them. A mount from inside one of them still appears."""
-    doors: tuple[Door, ...] = ()
+    sockets: tuple[ServiceSocket, ...] = ()
     grace_seconds: float = 5.0
     """Between the interrupt at the deadline and the kill."""
     seen: ProcessObserver | None = None

@@ -1,7 +1,8 @@
 """A task is a value made of parts: examples, a description, an evaluator. A new task is a new value.
 
-Data that is too large to be copied with each example is in folders that a task names in `Splits.beside`.
-`require_evaluator_folder` finds them in a grading child, read-only; the agent never sees them.
+Data that is too large to be copied with each example is in folders that a task names in
+`Splits.evaluator_folders`. `require_evaluator_folder` finds them in a grading child, read-only; the agent
+never sees them.
 """
 
 import os
@@ -15,7 +16,7 @@ from pydantic import JsonValue
 from agent2rl.core.engine import Chat, Engine
 from agent2rl.core.errors import GradingError
 from agent2rl.core.grading_records import EvalResult, EvalSettings, ExampleResult, WinRates
-from agent2rl.core.records import PromptTemplates
+from agent2rl.core.records import ExpertHelp, PromptTemplates
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Splits:
     """The split of the paper's protocol; None: feedback and held-out together."""
     folders: Mapping[str, DataFolder] = field(default_factory=dict)
     """Further training data: name below the agent's `data/` → folder."""
-    beside: Mapping[str, DataFolder] = field(default_factory=dict)
+    evaluator_folders: Mapping[str, DataFolder] = field(default_factory=dict)
     """Data that the evaluator reads in addition to examples: name → folder (`require_evaluator_folder`).
 
     Only grading children see them.
@@ -141,7 +142,9 @@ class Task:
     published: PublishedPreferences | None = None
     """The preferences of the benchmark's own judge, if there are any."""
     withhold: Callable[[Splits], Splits] | None = None
-    """Removes expert demonstrations from the training data; None if there are none."""
+    """Removes expert demonstrations from the training data; None if the task has no expert."""
+    default_expert: ExpertHelp = "full"
+    """The expert help of a run unless the user chooses another level."""
     exposes: Mapping[str, Path] = field(default_factory=dict)
     """Further files for the agent: name in the workspace → file."""
     code: tuple[Path, ...] = ()

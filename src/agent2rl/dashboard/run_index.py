@@ -65,7 +65,18 @@ _LOCK = _RUN.relative_name(_RUN.lock)
 
 # Queries.
 
-FILTER_COLUMNS = ("task", "level", "agent", "driver", "model", "mode", "protocol", "state", "ending")
+FILTER_COLUMNS = (
+    "task",
+    "level",
+    "expert",
+    "agent",
+    "driver",
+    "model",
+    "mode",
+    "protocol",
+    "state",
+    "ending",
+)
 """Columns that can be filtered by."""
 SORTABLE_COLUMNS = (
     "started",
@@ -129,7 +140,7 @@ class RunQuery:
         return ("WHERE " + " AND ".join(parts) if parts else ""), values
 
 
-VERSION = 3
+VERSION = 4
 LOOK_SECONDS = 0.5
 SHARE = 0.1
 """Largest share of the time spent looking for changes."""

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from agent2rl.analysis.campaigns.run_digest import RunDigest
 from agent2rl.core.errors import UserError
-from agent2rl.core.grading_records import ExampleResult, Split, Submission
+from agent2rl.core.grading_records import ExampleResult, Split, Submission, find_best_submission
 from agent2rl.core.record import Record
 from agent2rl.core.records import Ending, Mode, ScoringProtocol
 from agent2rl.record.paths import RunPaths
@@ -137,10 +137,7 @@ def read_live_status(paths: RunPaths, now: float | None = None) -> LiveRunStatus
         used = view.result.clock.agent
     elif ends is not None:
         used = min(view.spec.budget.wall_seconds, max(0.0, view.spec.budget.wall_seconds - (ends - moment)))
-    scored = [each for each in view.submissions if each.score and each.lineage not in ("copied", "foreign")]
-    best = max(scored, key=lambda each: each.score.value if each.score else 0.0, default=None)
-    if view.result:
-        best = view.result.best
+    best = view.result.best if view.result else find_best_submission(view.submissions)
     return LiveRunStatus(
         view, began, used, ends if ends and ends > moment else None, best, read_file_tail(paths.agent_log)
     )
@@ -215,6 +212,8 @@ class RunRow(Record, allow_inf_nan=False):
     model: str
     mode: Mode
     protocol: ScoringProtocol
+    expert: str = "full"
+    """The level of expert help."""
     seed: int
     state: State
     ending: Ending | None
@@ -246,6 +245,7 @@ def build_row_from_digest(digest: RunDigest, level: int | None, changed: float) 
         model=digest.model[:NAMES],
         mode=digest.mode,
         protocol=digest.protocol,
+        expert=str(digest.expert),
         seed=digest.seed,
         state=digest.state,
         ending=digest.ending,
@@ -284,6 +284,7 @@ def build_row_from_view(view: RunView, level: int | None, changed: float) -> Run
         model=spec.model[:NAMES],
         mode=spec.mode,
         protocol=spec.protocol,
+        expert=str(spec.expert),
         seed=spec.seed,
         state=view.state,
         ending=result.ending if result else None,

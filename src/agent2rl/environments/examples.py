@@ -16,6 +16,10 @@ def read_training_examples(path: Path) -> tuple[Example, ...]:
         raise UserError(f"Cannot read {path}: {type(error).__name__}: {error}.") from error
 
 
+TRAINING_HINT = "To play training games, use open_world().environment of agent2rl.environments.adapters."
+"""For environments of the grader, whose examples carry what training data has in files."""
+
+
 def read_step_limit(example: Example, default: int) -> int:
     """Return the step limit in an example's `steps`, or the default."""
     limit = example.meta.get("steps", default)

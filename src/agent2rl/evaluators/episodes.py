@@ -41,6 +41,7 @@ from agent2rl.core.grading_records import (
 )
 from agent2rl.core.records import PromptTemplates
 from agent2rl.core.task import Example
+from agent2rl.environments.adapters import open_training_environment
 from agent2rl.evaluators.single_turn import (
     EvaluationProgress,
     build_example_result,
@@ -161,7 +162,7 @@ class ModelPlayer:
     """Sends the observations of episodes to the model and returns its replies."""
 
     talk: Conversations
-    telling: EpisodePrompt
+    prompt: EpisodePrompt
     as_chat: bool
     sampling: Sampling
     action: Callable[[str], str] = extract_action
@@ -174,8 +175,8 @@ class ModelPlayer:
     def _build_message(self, episode: LiveEpisode) -> Chat:
         seen = episode.turns[-1].observation
         if len(episode.turns) == 1:
-            return self.telling.build_first_message(seen, self.as_chat, episode.kind)
-        return self.telling.build_next_message(seen, self.as_chat)
+            return self.prompt.build_first_message(seen, self.as_chat, episode.kind)
+        return self.prompt.build_next_message(seen, self.as_chat)
 
 
 def play_episodes(
@@ -286,7 +287,7 @@ class Episodes:
     rule: str
     """Names the environment and its scoring. Must change if the same actions could score differently."""
     world: Callable[[], Environment]
-    telling: EpisodePrompt
+    prompt: EpisodePrompt
     group: str = ""
     """The key of an example's meta with its kind, for scores by kind."""
     sampling: Sampling = field(default_factory=lambda: Sampling(max_tokens=64))
@@ -309,7 +310,7 @@ class Episodes:
     def version(self) -> str:
         marks = () if self.success is None else (self.success, self.also)
         calls = (f"{call.__module__}.{call.__qualname__}" for call in self._further.values())
-        settings = repr((self.telling, self.group, self.sampling, self.temperature, *marks, *calls))
+        settings = repr((self.prompt, self.group, self.sampling, self.temperature, *marks, *calls))
         return f"{self.rule}+{hashlib.sha256(settings.encode()).hexdigest()[:12]}"
 
     def evaluate(self, engine: Engine, examples: Sequence[Example], settings: EvalSettings) -> EvalResult:
@@ -333,16 +334,17 @@ class Episodes:
         )
 
     def prompted(self, prompts: PromptTemplates) -> Self:
-        return replace(self, telling=self.telling.prompted(prompts))
+        return replace(self, prompt=self.prompt.prompted(prompts))
 
     def program(self) -> str:
         """Return this evaluator as the source code of `eval.py`."""
-        calls = {"world": self.world, **self._further}
+        # The graded games are not in the workspace, so the program plays the training games.
+        calls = {"world": open_training_environment, **self._further}
         source = "".join(
             f"    {name}={written},\n"
             for name, written in (
                 ("rule", repr(self.rule)),
-                ("telling", repr(self.telling)),
+                ("prompt", repr(self.prompt)),
                 ("group", repr(self.group)),
                 ("sampling", repr(self.sampling)),
                 ("temperature", repr(self.temperature)),
@@ -375,15 +377,15 @@ class Episodes:
         self, engine: Engine, settings: EvalSettings
     ) -> tuple[ModelPlayer, dict[str, str | int | float]]:
         if isinstance(engine, RecordedEngine):
-            player = ModelPlayer(RecitedConversations(engine), self.telling, True, self.sampling, self.action)
+            player = ModelPlayer(RecitedConversations(engine), self.prompt, True, self.sampling, self.action)
             return player, {"prompting": "given"}
         as_chat = has_chat_template(engine)
         sampling = resolve_sampling(
-            self.sampling, settings, self.temperature, stop=() if as_chat else self.telling.stop
+            self.sampling, settings, self.temperature, stop=() if as_chat else self.prompt.stop
         )
-        return ModelPlayer(open_conversations(engine), self.telling, as_chat, sampling, self.action), {
+        return ModelPlayer(open_conversations(engine), self.prompt, as_chat, sampling, self.action), {
             "prompting": "chat" if as_chat else "plain",
-            "prompts": self.telling.name,
+            "prompts": self.prompt.name,
             "temperature": sampling.temperature,
             "max_tokens": sampling.max_tokens,
         }
@@ -413,7 +415,8 @@ PROGRAM = '''"""The grader's evaluation as a program, for training games: its pr
 
     python eval.py models/NAME --games 100
 
-EVALUATOR is the value that grades, written down by the harness ($version).
+EVALUATOR is the value that grades, written down by the harness ($version). Only its `world` differs: it
+plays the training games, the same as `open_world().environment`, and counts the steps.
 """
 
 from agent2rl.core.engine import Sampling

@@ -61,7 +61,7 @@ class Pairwise:
     """Must change whenever the same outputs and the same judge could score differently."""
     reference: Callable[[Example], str]
     """Returns the reference answer of an example."""
-    asking: QuestionPrompt = field(default_factory=QuestionPrompt)
+    prompt: QuestionPrompt = field(default_factory=QuestionPrompt)
     referee: RuleReferee | None = None
     """Decides if the run has no judge. None: then there is no score."""
     group: str = ""
@@ -71,11 +71,11 @@ class Pairwise:
 
     @property
     def version(self) -> str:
-        return f"{self.rule}+{hashlib.sha256(repr(self.asking).encode()).hexdigest()[:12]}"
+        return f"{self.rule}+{hashlib.sha256(repr(self.prompt).encode()).hexdigest()[:12]}"
 
     def evaluate(self, engine: Engine, examples: Sequence[Example], settings: EvalSettings) -> EvalResult:
         referee = self._choose_referee()
-        answers = self.asking.sample_answers(engine, examples, settings)
+        answers = self.prompt.sample_answers(engine, examples, settings)
         asked = [self._make_comparison(example, text) for example, text in answers.list_pairs()]
         print(f"{len(asked)} answers, to be compared by {referee.name}", flush=True)
         said = referee.prefer(asked, settings.seed)
@@ -108,14 +108,14 @@ class Pairwise:
 
     def chat(self, example: Example, templated: bool) -> Chat:
         """Return the prompt of an example."""
-        return self.asking.build_prompt(example, templated)
+        return self.prompt.build_prompt(example, templated)
 
     def alone(self, result: ExampleResult) -> float:
         """Return the raw win of an example, before length control over all examples."""
         return result.metrics[WON]
 
     def prompted(self, prompts: PromptTemplates) -> Self:
-        return replace(self, asking=self.asking.prompted(prompts))
+        return replace(self, prompt=self.prompt.prompted(prompts))
 
     def _make_comparison(self, example: Example, output: str) -> AnswerComparison:
         return AnswerComparison(example, output, self.reference(example))

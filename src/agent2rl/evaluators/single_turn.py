@@ -204,16 +204,16 @@ class SingleTurn:
     """Names what `score` and `answer` do. Must change whenever the same output could score differently."""
     score: Callable[[str, Example], float]
     """Scores an output from 0 to 1."""
-    asking: QuestionPrompt = field(default_factory=QuestionPrompt)
+    prompt: QuestionPrompt = field(default_factory=QuestionPrompt)
     answer: Callable[[str], Hashable | None] | None = None
     """Extracts the answer from an output, for majority votes; returns None if there is none."""
 
     @property
     def version(self) -> str:
-        return f"{self.rule}+{hashlib.sha256(repr(self.asking).encode()).hexdigest()[:12]}"
+        return f"{self.rule}+{hashlib.sha256(repr(self.prompt).encode()).hexdigest()[:12]}"
 
     def evaluate(self, engine: Engine, examples: Sequence[Example], settings: EvalSettings) -> EvalResult:
-        answers = self.asking.sample_answers(engine, examples, settings)
+        answers = self.prompt.sample_answers(engine, examples, settings)
         attempts = [
             SampledAnswer(output=text, score=self._score_output(text, example))
             for example, text in answers.list_pairs()
@@ -222,10 +222,10 @@ class SingleTurn:
 
     def chat(self, example: Example, templated: bool) -> Chat:
         """Return the prompt of an example."""
-        return self.asking.build_prompt(example, templated)
+        return self.prompt.build_prompt(example, templated)
 
     def prompted(self, prompts: PromptTemplates) -> Self:
-        return replace(self, asking=self.asking.prompted(prompts))
+        return replace(self, prompt=self.prompt.prompted(prompts))
 
     def _compute_metrics(self, attempts: Sequence[SampledAnswer]) -> dict[str, float]:
         voted = (

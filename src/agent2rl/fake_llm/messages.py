@@ -141,7 +141,7 @@ class ResponseChunk:
     """A piece of an answer, and the tokens that are reported up to its end."""
 
     data: bytes
-    told: TokenCounts | None
+    tokens: TokenCounts | None
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ class WireFormat(Protocol):
         the path and query."""
         ...
 
-    def write(self, asked: LlmRequest, reply: LlmReply) -> tuple[str, list[ResponseChunk]]:
+    def write(self, request: LlmRequest, reply: LlmReply) -> tuple[str, list[ResponseChunk]]:
         """Return the content type, and the answer in chunks."""
         ...
 
@@ -191,11 +191,11 @@ def render_sse_event(value: Any, name: str | None = None) -> bytes:
     return head + b"data: " + dump_json(value) + b"\n\n"
 
 
-def render_whole_answer(value: Any, told: TokenCounts) -> list[ResponseChunk]:
+def render_whole_answer(value: Any, tokens: TokenCounts) -> list[ResponseChunk]:
     """Render an answer without a stream in two chunks, so that it can be cut in the middle too."""
     data = dump_json(value)
     middle = len(data) // 2
-    return [ResponseChunk(data[:middle], None), ResponseChunk(data[middle:], told)]
+    return [ResponseChunk(data[:middle], None), ResponseChunk(data[middle:], tokens)]
 
 
 def as_mapping(value: Any) -> dict[str, Any]:

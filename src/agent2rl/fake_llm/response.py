@@ -89,7 +89,7 @@ class RequestLog:
 class ScriptedResponse:
     """An ASGI application that sends one planned reply."""
 
-    asked: LlmRequest
+    request: LlmRequest
     play: PlannedReply
     wired: WireFormat
     path: str
@@ -100,7 +100,7 @@ class ScriptedResponse:
     async def __call__(self, _: Scope, receive: Receive, send: Send) -> None:
         gone = asyncio.create_task(_wait_for_disconnect(receive))
         self._noted, self._begun = False, False
-        self._told: TokenCounts | None = None
+        self._tokens: TokenCounts | None = None
         try:
             await self._send_response(send, gone)
         finally:
@@ -130,7 +130,7 @@ class ScriptedResponse:
                 return
             if gone.done():
                 return
-            self._told = chunk.told
+            self._tokens = chunk.tokens
             if number == len(chunks) - 1:
                 self._log_outcome("failed" if self.play.trouble else "answered")
             await send({"type": "http.response.body", "body": chunk.data, "more_body": True})
@@ -138,7 +138,7 @@ class ScriptedResponse:
 
     @property
     def _midway(self) -> bool:
-        return self.play.fault == "midway" and self.asked.stream
+        return self.play.fault == "midway" and self.request.stream
 
     @property
     def _status(self) -> int:
@@ -151,48 +151,48 @@ class ScriptedResponse:
         body = self.wired.fail(trouble)[1] if trouble else {}
         if trouble and not self._midway:
             return "application/json", [ResponseChunk(dump_json(body), None)]
-        kind, chunks = self.wired.write(self.asked, self.play.reply)
+        kind, chunks = self.wired.write(self.request, self.play.reply)
         if trouble:
             chunks = chunks[: len(chunks) // 2]
-            told = chunks[-1].told if chunks else None
-            chunks.append(ResponseChunk(_render_stream_error(self.asked.wire, body), told))
+            tokens = chunks[-1].tokens if chunks else None
+            chunks.append(ResponseChunk(_render_stream_error(self.request.wire, body), tokens))
         return kind, chunks
 
     def _build_headers(self, kind: str, chunks: list[ResponseChunk]) -> list[tuple[bytes, bytes]]:
-        found = {"content-type": kind, "cache-control": "no-cache"}
-        found |= dict.fromkeys(("request-id", "x-request-id"), self.play.reply.id)
+        headers = {"content-type": kind, "cache-control": "no-cache"}
+        headers |= dict.fromkeys(("request-id", "x-request-id"), self.play.reply.id)
         if self.play.trouble and self.play.trouble.retry_after is not None:
-            found["retry-after"] = str(self.play.trouble.retry_after)
-        if not self.asked.stream:
-            found["content-length"] = str(sum(len(chunk.data) for chunk in chunks))
-        return [(name.encode(), value.encode()) for name, value in found.items()]
+            headers["retry-after"] = str(self.play.trouble.retry_after)
+        if not self.request.stream:
+            headers["content-length"] = str(sum(len(chunk.data) for chunk in chunks))
+        return [(name.encode(), value.encode()) for name, value in headers.items()]
 
     def _log_outcome(self, outcome: Outcome) -> None:
         if not self._noted:
             self._noted = True
-            self.note(self._build_log_line(self._status if self._begun else None, outcome, self._told))
+            self.note(self._build_log_line(self._status if self._begun else None, outcome, self._tokens))
 
     def _build_log_line(
-        self, status: int | None, outcome: Outcome, told: TokenCounts | None
+        self, status: int | None, outcome: Outcome, tokens: TokenCounts | None
     ) -> RequestLogLine:
         play, reply = self.play, self.play.reply
         return RequestLogLine(
             at=self.began,
             seconds=round(time.time() - self.began, 6),
             kind=play.kind,
-            wire=self.asked.wire,
-            model=self.asked.model,
+            wire=self.request.wire,
+            model=self.request.model,
             path=self.path,
-            stream=self.asked.stream,
+            stream=self.request.stream,
             status=status,
             outcome=outcome,
-            tokens=told,
+            tokens=tokens,
             conversation=play.conversation,
             step=play.step,
             label=play.label,
             attempt=play.attempt,
-            tools=tuple(tool.name for tool in self.asked.tools),
-            result=self.asked.result,
+            tools=tuple(tool.name for tool in self.request.tools),
+            result=self.request.result,
             text=reply.text,
             think=reply.think,
             calls=tuple({"name": call.name, "arguments": call.arguments} for call in reply.calls),

@@ -264,8 +264,8 @@ def load_script(name: str) -> DriverScript:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        known = ", ".join(sorted(path.stem for path in SHIPPED_FOLDER.glob("*.toml")))
-        raise UserError(f"There is no script {name!r}.", f"Give a TOML file, or one of: {known}.") from None
+        shipped = ", ".join(sorted(path.stem for path in SHIPPED_FOLDER.glob("*.toml")))
+        raise UserError(f"There is no script {name!r}.", f"Give a TOML file, or one of: {shipped}.") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"The script {name!r} cannot be read: {error}.") from error
     return parse_script(text, name)

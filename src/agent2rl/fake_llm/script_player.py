@@ -62,30 +62,30 @@ class ScriptedConversation:
 
 
 def find_conversation(
-    conversations: Sequence[ScriptedConversation], asked: LlmRequest
+    conversations: Sequence[ScriptedConversation], request: LlmRequest
 ) -> tuple[ScriptedConversation, int] | None:
     """Return the request's conversation and how many of its turns the client has; None if it is new."""
-    calls = {call.id for said in asked.turns for call in said.calls}
+    calls = {call.id for said in request.turns for call in said.calls}
 
     def likeness(talk: ScriptedConversation) -> tuple[bool, bool, int]:
-        return bool(calls & talk.calls), talk.first.beginning == asked.beginning, talk.number
+        return bool(calls & talk.calls), talk.first.beginning == request.beginning, talk.number
 
     for talk in sorted(conversations, key=likeness, reverse=True):
-        if (heard := _count_heard_turns(talk, asked)) is not None:
-            return talk, heard
+        if (turns_heard := _count_heard_turns(talk, request)) is not None:
+            return talk, turns_heard
     return None
 
 
-def _count_heard_turns(talk: ScriptedConversation, asked: LlmRequest) -> int | None:
+def _count_heard_turns(talk: ScriptedConversation, request: LlmRequest) -> int | None:
     """Count the turns that the client has; None if it is another conversation."""
-    if asked.after:
-        return next((n for n, turn in enumerate(talk.turns, 1) if turn.reply.id == asked.after), None)
-    for place in range(len(asked.turns), 0, -1):
-        heard = _match_turn(talk, asked.turns[place - 1], place)
-        if heard is not None:
-            return heard
-    again = len(talk.turns) <= 1 and talk.first.beginning == asked.beginning
-    return 0 if again and len(talk.first.turns) == len(asked.turns) else None
+    if request.after:
+        return next((n for n, turn in enumerate(talk.turns, 1) if turn.reply.id == request.after), None)
+    for place in range(len(request.turns), 0, -1):
+        turns_heard = _match_turn(talk, request.turns[place - 1], place)
+        if turns_heard is not None:
+            return turns_heard
+    again = len(talk.turns) <= 1 and talk.first.beginning == request.beginning
+    return 0 if again and len(talk.first.turns) == len(request.turns) else None
 
 
 def _match_turn(talk: ScriptedConversation, said: AssistantMessage, place: int) -> int | None:
@@ -147,16 +147,19 @@ class ScriptPlayer:
         self._conversations: list[ScriptedConversation] = []
         self._sides = 0
 
-    def answer_request(self, asked: LlmRequest) -> PlannedReply:
-        manner = detect_agent_tools(asked)
-        if asked.most_tokens == 1 or (manner is None and self._script.audience == "agents"):
-            return self._answer_side_request(asked)
-        talk, heard = find_conversation(self._conversations, asked) or (self._begin_conversation(asked), 0)
-        if heard == len(talk.turns):
-            self._append_next_turn(talk, asked, manner)
-        turn = talk.turns[heard]
+    def answer_request(self, request: LlmRequest) -> PlannedReply:
+        manner = detect_agent_tools(request)
+        if request.most_tokens == 1 or (manner is None and self._script.audience == "agents"):
+            return self._answer_side_request(request)
+        talk, turns_heard = find_conversation(self._conversations, request) or (
+            self._begin_conversation(request),
+            0,
+        )
+        if turns_heard == len(talk.turns):
+            self._append_next_turn(talk, request, manner)
+        turn = talk.turns[turns_heard]
         turn.attempts += 1
-        return self._plan_attempt(talk, turn, asked, manner)
+        return self._plan_attempt(talk, turn, request, manner)
 
     def list_states(self) -> list[ConversationState]:
         return [self._describe_conversation(talk) for talk in self._conversations if talk.turns]
@@ -175,51 +178,51 @@ class ScriptPlayer:
             ended=step.end is not None,
         )
 
-    def _answer_side_request(self, asked: LlmRequest) -> PlannedReply:
+    def _answer_side_request(self, request: LlmRequest) -> PlannedReply:
         """Answer a title, summary or probe request, without advancing the script."""
         self._sides += 1
-        text = SIDE_ANSWER if asked.schema is None else dump_json(fill_schema(asked.schema)).decode()
+        text = SIDE_ANSWER if request.schema is None else dump_json(fill_schema(request.schema)).decode()
         return PlannedReply("side", LlmReply(f"side{self._sides}", text, tokens=SIDE_USAGE))
 
-    def _begin_conversation(self, asked: LlmRequest) -> ScriptedConversation:
-        if asked.after:
-            raise ScriptFault(f"There is no answer {asked.after!r} to go on from.")
-        talk = ScriptedConversation(len(self._conversations) + 1, asked)
+    def _begin_conversation(self, request: LlmRequest) -> ScriptedConversation:
+        if request.after:
+            raise ScriptFault(f"There is no answer {request.after!r} to go on from.")
+        talk = ScriptedConversation(len(self._conversations) + 1, request)
         if self._conversations and self._script.sessions == "joined":
             last = self._conversations[-1]
-            talk.start, talk.captured = self._find_following_step(last, asked), dict(last.captured)
+            talk.start, talk.captured = self._find_following_step(last, request), dict(last.captured)
         self._conversations.append(talk)
         return talk
 
     def _append_next_turn(
-        self, talk: ScriptedConversation, asked: LlmRequest, manner: AgentTools | None
+        self, talk: ScriptedConversation, request: LlmRequest, manner: AgentTools | None
     ) -> None:
         if not (talk.turns and talk.turns[-1].waits):
             talk.results.clear()
-        talk.results.append(asked.result)
-        if talk.turns and manner and (call := manner.build_poll_call(asked.result)):
-            reply = step_replies.build_poll_reply(call, talk.next_name, asked.wire, self._script.usage)
+        talk.results.append(request.result)
+        if talk.turns and manner and (call := manner.build_poll_call(request.result)):
+            reply = step_replies.build_poll_reply(call, talk.next_name, request.wire, self._script.usage)
             talk.turns.append(ScriptedTurn(talk.turns[-1].step, reply, waits=True))
             return
-        at = self._find_following_step(talk, asked) if talk.turns else talk.start
-        self._append_turn(talk, self._find_playable_step(talk, at, asked), asked, manner)
+        at = self._find_following_step(talk, request) if talk.turns else talk.start
+        self._append_turn(talk, self._find_playable_step(talk, at, request), request, manner)
 
     def _append_turn(
-        self, talk: ScriptedConversation, at: int | None, asked: LlmRequest, manner: AgentTools | None
+        self, talk: ScriptedConversation, at: int | None, request: LlmRequest, manner: AgentTools | None
     ) -> None:
         """Append the next turn at a step; None: the script is over."""
         step = SCRIPT_OVER_STEP if at is None else self._script.step[at]
         tokens = step.usage or self._script.usage
-        reply = step_replies.build_reply(step, talk.next_name, asked.wire, manner, talk.captured, tokens)
+        reply = step_replies.build_reply(step, talk.next_name, request.wire, manner, talk.captured, tokens)
         talk.turns.append(ScriptedTurn(at, reply))
 
-    def _find_following_step(self, talk: ScriptedConversation, asked: LlmRequest) -> int | None:
+    def _find_following_step(self, talk: ScriptedConversation, request: LlmRequest) -> int | None:
         at = talk.turns[-1].step
         if at is None:
             return None
         step = self._script.step[at]
         talk.plays[at] += 1
-        if step.until and not _match_patterns(talk, step.until, asked) and talk.plays[at] < step.most:
+        if step.until and not _match_patterns(talk, step.until, request) and talk.plays[at] < step.most:
             return at
         talk.plays[at] = 0
         return self._find_next_step(at)
@@ -229,7 +232,7 @@ class ScriptPlayer:
         return self._script.find_step(label) if label else at + 1
 
     def _find_playable_step(
-        self, talk: ScriptedConversation, at: int | None, asked: LlmRequest
+        self, talk: ScriptedConversation, at: int | None, request: LlmRequest
     ) -> int | None:
         """Return the first step from there on that can be played; None: the script is over."""
         passed = set[int]()
@@ -238,7 +241,7 @@ class ScriptPlayer:
             if at in passed:
                 raise ScriptFault(f"The script goes round at step {at + 1} without an answer.")
             passed.add(at)
-            if step.when and not _match_patterns(talk, step.when, asked):
+            if step.when and not _match_patterns(talk, step.when, request):
                 at = self._script.find_step(step.otherwise) if step.otherwise else at + 1
             elif step.speaks or step.fails:
                 return at
@@ -247,7 +250,7 @@ class ScriptPlayer:
         return None
 
     def _plan_attempt(
-        self, talk: ScriptedConversation, turn: ScriptedTurn, asked: LlmRequest, manner: AgentTools | None
+        self, talk: ScriptedConversation, turn: ScriptedTurn, request: LlmRequest, manner: AgentTools | None
     ) -> PlannedReply:
         """Plan the step's errors first, then its answer; after a step that only fails comes the next."""
         while turn.step is not None and not turn.waits:
@@ -266,9 +269,9 @@ class ScriptPlayer:
                 return self._build_planned_reply(talk, turn, fault="hang")
             if step.speaks:
                 return self._build_planned_reply(talk, turn, fault="cut" if turn.attempts <= cuts else None)
-            at = self._find_playable_step(talk, self._find_next_step(turn.step), asked)
+            at = self._find_playable_step(talk, self._find_next_step(turn.step), request)
             talk.turns.pop()
-            self._append_turn(talk, at, asked, manner)
+            self._append_turn(talk, at, request, manner)
             turn = talk.turns[-1]
             turn.attempts = 1
         return self._build_planned_reply(talk, turn)
@@ -295,9 +298,9 @@ class ScriptPlayer:
         )
 
 
-def _match_patterns(talk: ScriptedConversation, when: StepCondition, asked: LlmRequest) -> bool:
+def _match_patterns(talk: ScriptedConversation, when: StepCondition, request: LlmRequest) -> bool:
     """Check whether all patterns match, and store their captured groups."""
-    searches = ((when.result, "\n".join(talk.results)), (when.user, asked.user))
+    searches = ((when.result, "\n".join(talk.results)), (when.user, request.user))
     matches = [pattern.search(text) for pattern, text in searches if pattern]
     for match in matches:
         if match is None:

@@ -74,13 +74,13 @@ class ScriptedDriver:
 
     async def _get_state(self, _: Request) -> Response:
         states = [state.model_dump() for state in self._player.list_states()]
-        found = {
+        summary = {
             "script": self._name,
             "requests": dict(self._kinds),
             "tokens": self._tokens.model_dump(),
             "conversations": states,
         }
-        return Response(dump_json(found), media_type="application/json")
+        return Response(dump_json(summary), media_type="application/json")
 
     def _log_request(self, line: RequestLogLine) -> None:
         self._kinds[line.kind] += 1
@@ -90,8 +90,8 @@ class ScriptedDriver:
     async def _handle_request(self, request: Request) -> Response | ScriptedResponse:
         path, began = request.url.path, time.time()
         for wire, pattern in PATHS.items():
-            if request.method == "POST" and (found := pattern.search(path)):
-                return await self._handle_generation(request, wire, found.groupdict(), began)
+            if request.method == "POST" and (match := pattern.search(path)):
+                return await self._handle_generation(request, wire, match.groupdict(), began)
         models = MODELS.search(path) if request.method == "GET" else None
         kind: Kind = "models" if models else "unknown"
         status = 200 if models or request.method == "HEAD" or path == "/" else 404
@@ -128,13 +128,13 @@ class ScriptedDriver:
                     "alt": request.query_params.get("alt"),
                 }
             )
-            asked = wired.read({**body, **given})
-            play = self._player.answer_request(asked)
+            llm_request = wired.read({**body, **given})
+            play = self._player.answer_request(llm_request)
         except (ValueError, ScriptFault) as error:
             status, answer = wired.fail(ProviderError(400, "", str(error)))
             self._log_request(_build_log_line(began, "unknown", request, status, "failed"))
             return JSONResponse(answer, status)
-        return ScriptedResponse(asked, play, wired, request.url.path, began, self._log_request)
+        return ScriptedResponse(llm_request, play, wired, request.url.path, began, self._log_request)
 
 
 def _extract_key(request: Request) -> str | None:

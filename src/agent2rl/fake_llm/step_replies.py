@@ -85,28 +85,28 @@ class AgentTools:
         running = RUNNING.search(result)
         if not (running and self.poll):
             return None
-        known = as_mapping(self.poll.schema.get("properties"))
-        return self.poll.name, {"session_id": int(running[1]), **_build_timeouts(known, POLL_SECONDS)}
+        properties = as_mapping(self.poll.schema.get("properties"))
+        return self.poll.name, {"session_id": int(running[1]), **_build_timeouts(properties, POLL_SECONDS)}
 
     def build_end_call(self, text: str) -> tuple[str, JsonValue] | None:
         """Return the call that ends the agent; None if an answer without a call ends it."""
         if self.finish:
-            known = as_mapping(self.finish.schema.get("properties"))
-            field = next((name for name in ("message", "result", "answer") if name in known), "message")
+            properties = as_mapping(self.finish.schema.get("properties"))
+            field = next((name for name in ("message", "result", "answer") if name in properties), "message")
             return self.finish.name, {**_fill_required(self.finish.schema), field: text}
         return self.build_shell_call(f"echo {MARKER}", None) if self.marker and self.shell else None
 
 
-def detect_agent_tools(asked: LlmRequest) -> AgentTools | None:
+def detect_agent_tools(request: LlmRequest) -> AgentTools | None:
     """Return the agent's tools; None if it cannot run commands."""
-    texts = [asked.system, *(item.text for item in asked.items[:2])]
+    texts = [request.system, *(item.text for item in request.items[:2])]
     marker = any(MARKER in text for text in texts)
-    shell = _find_shell_tool(asked.tools)
+    shell = _find_shell_tool(request.tools)
     if shell is None:
-        fences = [found[1] for text in texts if marker and (found := FENCED.search(text))]
+        fences = [fence[1] for text in texts if marker and (fence := FENCED.search(text))]
         return AgentTools(None, fences[0], marker=True) if fences else None
-    finish = next((tool for tool in asked.tools if tool.name in FINISH_TOOLS), None)
-    poll = next((tool for tool in asked.tools if tool.name == POLL), None)
+    finish = next((tool for tool in request.tools if tool.name in FINISH_TOOLS), None)
+    poll = next((tool for tool in request.tools if tool.name == POLL), None)
     return AgentTools(shell, finish=finish, marker=marker, poll=poll)
 
 
@@ -140,8 +140,8 @@ def _find_shell_tool(tools: Sequence[OfferedTool]) -> OfferedTool | None:
 
 def _find_command_field(tool: OfferedTool) -> str | None:
     """Return the name of the argument for the command."""
-    known = as_mapping(tool.schema.get("properties"))
-    return next((name for name in COMMAND_FIELDS if name in known), None)
+    properties = as_mapping(tool.schema.get("properties"))
+    return next((name for name in COMMAND_FIELDS if name in properties), None)
 
 
 def _build_arguments(tool: OfferedTool, command: str, seconds: float | None) -> JsonValue:
@@ -152,31 +152,31 @@ def _build_arguments(tool: OfferedTool, command: str, seconds: float | None) -> 
         return {"type": "exec", "command": shell, "env": {}}
     field = _find_command_field(tool)
     assert field
-    known = as_mapping(tool.schema.get("properties"))
-    listed = _read_schema_type(as_mapping(known[field])) == "array"
-    found = _fill_required(tool.schema) | {field: shell if listed else command}
-    if "login" in known:
-        found["login"] = False  # a login shell would set another PATH than the agent's
+    properties = as_mapping(tool.schema.get("properties"))
+    listed = _read_schema_type(as_mapping(properties[field])) == "array"
+    arguments = _fill_required(tool.schema) | {field: shell if listed else command}
+    if "login" in properties:
+        arguments["login"] = False  # a login shell would set another PATH than the agent's
     if seconds is not None:
-        found |= _build_timeouts(known, seconds)
-    return found
+        arguments |= _build_timeouts(properties, seconds)
+    return arguments
 
 
-def _build_timeouts(known: Mapping[str, Any], seconds: float) -> dict[str, JsonValue]:
+def _build_timeouts(properties: Mapping[str, Any], seconds: float) -> dict[str, JsonValue]:
     """Return each timeout argument of the tool, in its own unit."""
     timeouts: dict[str, JsonValue] = {}
     for name in ("timeout", "timeout_ms", "timeout_seconds", "yield_time_ms"):
-        if name in known:
-            about = str(as_mapping(known[name]).get("description", "")).lower()
+        if name in properties:
+            about = str(as_mapping(properties[name]).get("description", "")).lower()
             timeouts[name] = round(seconds * (1000 if name.endswith("_ms") or "milliseconds" in about else 1))
     return timeouts
 
 
 def _fill_required(schema: Mapping[str, Any]) -> dict[str, JsonValue]:
-    known = as_mapping(schema.get("properties"))
-    wanted = schema.get("required")
-    names = [name for name in wanted if isinstance(name, str)] if isinstance(wanted, list) else []
-    return {name: fill_schema(as_mapping(known.get(name)), name) for name in names}
+    properties = as_mapping(schema.get("properties"))
+    required = schema.get("required")
+    names = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
+    return {name: fill_schema(as_mapping(properties.get(name)), name) for name in names}
 
 
 def fill_schema(schema: Mapping[str, Any], name: str = "") -> JsonValue:

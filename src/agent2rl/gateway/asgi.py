@@ -24,7 +24,7 @@ class BodyMemoryBudget:
     """How many more bytes of request bodies fit into memory."""
 
     def __init__(self, limit: int = HELD_BYTES) -> None:
-        self.left = limit
+        self.bytes_left = limit
 
 
 class RequestBody:
@@ -42,7 +42,7 @@ class RequestBody:
             raise RequestRefused(408, f"The request did not arrive within {self._seconds:g} s.") from None
 
     def release_memory(self) -> None:
-        self._budget.left += self._held
+        self._budget.bytes_left += self._held
         self._held = 0
 
     async def _read_chunks(self, receive: Receive) -> bytes:
@@ -54,11 +54,11 @@ class RequestBody:
             chunk = message.get("body", b"")
             if self._held + len(chunk) > BODY_BYTES:
                 raise RequestRefused(413, f"The request is larger than {BODY_BYTES >> 20} MiB.")
-            if len(chunk) > self._budget.left:
+            if len(chunk) > self._budget.bytes_left:
                 raise RequestRefused(
                     503, "Too many large requests at once.", "Retry when other requests are done."
                 )
-            self._budget.left -= len(chunk)
+            self._budget.bytes_left -= len(chunk)
             self._held += len(chunk)
             chunks.append(chunk)
             if not message.get("more_body", False):

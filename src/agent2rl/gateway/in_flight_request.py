@@ -119,7 +119,7 @@ class InFlightRequest:
         self.set_outcome(error.outcome, None if self.begun else error.status, str(error))
 
     @property
-    def told(self) -> TokenCounts | None:
+    def reported_tokens(self) -> TokenCounts | None:
         """Tokens of a generation that the provider has reported so far."""
         return self.count.tokens if self.count and self.wire else None
 
@@ -129,7 +129,7 @@ class InFlightRequest:
         """Return the exchange to record, and the interval of lost time."""
         seconds = time.monotonic() - self.began
         lost = self._find_lost_time(self.began + seconds)
-        tokens = self.told
+        tokens = self.reported_tokens
         exchange = LlmExchange(
             at=self.at,
             wire=self.wire,

@@ -61,7 +61,7 @@ class AdmissionTicket(Protocol):
     """Maximum tokens that it may use."""
 
     @property
-    def told(self) -> TokenCounts | None:
+    def reported_tokens(self) -> TokenCounts | None:
         """Tokens reported so far."""
         ...
 
@@ -147,7 +147,8 @@ class UsageMeter:
     def _fits_within_caps(self, new: AdmissionTicket) -> bool:
         """Check whether all running requests could use their maximum without reaching a cap."""
         reserved = [
-            (ticket.model, _subtract_tokens(ticket.most, ticket.told)) for ticket in (*self._admitted, new)
+            (ticket.model, _subtract_tokens(ticket.most, ticket.reported_tokens))
+            for ticket in (*self._admitted, new)
         ]
         return not self._reaches_cap(
             sum(tokens.total for _, tokens in reserved),
@@ -167,7 +168,9 @@ class UsageMeter:
 
     def _sum_used(self) -> tuple[int, float]:
         """Return used tokens and dollars, including what running requests have reported so far."""
-        running = [(ticket.model, ticket.told) for ticket in self._admitted if ticket.told]
+        running = [
+            (ticket.model, ticket.reported_tokens) for ticket in self._admitted if ticket.reported_tokens
+        ]
         tokens = self.usage.tokens.total + self.usage.guessed.total + sum(new.total for _, new in running)
         usd = (self.usage.usd or 0.0) + self._guessed_usd + sum(self._price_tokens(*new) for new in running)
         return tokens, usd

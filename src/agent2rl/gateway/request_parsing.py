@@ -72,9 +72,9 @@ def guess_wire(path: str, anthropic: bool) -> Wire:
 
 
 def route_request(method: str, path: str, query: str) -> RouteMatch:
-    if method in ("GET", "HEAD") and (found := LIST_PATH.fullmatch("/models" if path == "/" else path)):
-        versioned = found["version"] in ("/v1beta", "/v1alpha")
-        return RouteMatch("gemini" if versioned else "openai-chat", "list", found["model"])
+    if method in ("GET", "HEAD") and (match := LIST_PATH.fullmatch("/models" if path == "/" else path)):
+        versioned = match["version"] in ("/v1beta", "/v1alpha")
+        return RouteMatch("gemini" if versioned else "openai-chat", "list", match["model"])
     call = _match_path(path, parse_qs(query))
     if call is None:
         raise RequestRefused(404, "Unknown path.", f"Known paths: {KNOWN_PATHS}.")
@@ -84,17 +84,17 @@ def route_request(method: str, path: str, query: str) -> RouteMatch:
 
 
 def _match_path(path: str, query: Mapping[str, list[str]]) -> RouteMatch | None:
-    if known := FIXED_PATHS.get(path.removeprefix("/v1")):
-        return RouteMatch(*known, beta=query.get("beta") == ["true"])
-    if not (found := GEMINI_PATH.fullmatch(path)):
+    if route := FIXED_PATHS.get(path.removeprefix("/v1")):
+        return RouteMatch(*route, beta=query.get("beta") == ["true"])
+    if not (match := GEMINI_PATH.fullmatch(path)):
         return None
-    stream = found["method"] == "streamGenerateContent"
+    stream = match["method"] == "streamGenerateContent"
     if stream and query.get("alt") != ["sse"]:
         raise RequestRefused(
             400, "A stream in the form of one JSON array cannot be metered.", "Add ?alt=sse to the URL."
         )
     return RouteMatch(
-        "gemini", "count" if found["method"] == "countTokens" else "generate", found["model"], stream
+        "gemini", "count" if match["method"] == "countTokens" else "generate", match["model"], stream
     )
 
 

@@ -83,9 +83,9 @@ class TapeRecording:
             self._file.close()
             raise UserError(f"There is a tape at {path} already.", "Choose another file.")
 
-    def begin_exchange(self, call: RouteMatch, asked: ParsedRequest, request: bytes) -> "ExchangeRecorder":
+    def begin_exchange(self, call: RouteMatch, parsed: ParsedRequest, request: bytes) -> "ExchangeRecorder":
         self._number += 1
-        return ExchangeRecorder(self, self._number, call, asked, request)
+        return ExchangeRecorder(self, self._number, call, parsed, request)
 
     def write(self, taped: TapedExchange) -> None:
         self._file.write(taped.model_dump_json().encode() + b"\n")
@@ -99,10 +99,10 @@ class ExchangeRecorder:
     """Records one exchange while it is in flight."""
 
     def __init__(
-        self, tape: TapeRecording, number: int, call: RouteMatch, asked: ParsedRequest, request: bytes
+        self, tape: TapeRecording, number: int, call: RouteMatch, parsed: ParsedRequest, request: bytes
     ) -> None:
         self._tape, self._number = tape, number
-        self._call, self._asked, self._request = call, asked, request
+        self._call, self._parsed, self._request = call, parsed, request
         self._at, self._began = time.time(), time.monotonic()
         self._chunks: list[tuple[float, bytes]] = []
 
@@ -127,8 +127,8 @@ class ExchangeRecorder:
                 at=self._at,
                 wire=self._call.wire,
                 kind=self._call.kind,
-                model=self._asked.model,
-                stream=self._asked.stream,
+                model=self._parsed.model,
+                stream=self._parsed.stream,
                 request=request.decode("utf-8"),
                 status=status,
                 headers=headers,
@@ -357,11 +357,11 @@ class TapeReplay:
         return len(self._unplayed)
 
     @asynccontextmanager
-    async def open_answer(self, call: RouteMatch, asked: ParsedRequest) -> AsyncIterator[UpstreamResponse]:
-        parsed = asked.parsed
+    async def open_answer(self, call: RouteMatch, request: ParsedRequest) -> AsyncIterator[UpstreamResponse]:
+        parsed = request.parsed
         try:
             like = RequestFingerprint.from_body(
-                (call.wire, call.kind, asked.model, asked.stream), lambda: parsed
+                (call.wire, call.kind, request.model, request.stream), lambda: parsed
             )
             taped, note = self._take_match(like, parsed)
         except RecursionError:
@@ -374,25 +374,31 @@ class TapeReplay:
             note=note,
         )
 
-    def _take_match(self, asked: RequestFingerprint, parsed: dict[str, Any]) -> tuple[TapedExchange, str]:
-        fitting = [number for number, (_, like) in self._unplayed.items() if asked.matches_request(like)]
+    def _take_match(
+        self, fingerprint: RequestFingerprint, parsed: dict[str, Any]
+    ) -> tuple[TapedExchange, str]:
+        fitting = [
+            number for number, (_, like) in self._unplayed.items() if fingerprint.matches_request(like)
+        ]
         if not fitting:
             raise RequestRefused(
-                400, f"The tape has no matching answer. {self._describe_nearest(asked, parsed)}."
+                400, f"The tape has no matching answer. {self._describe_nearest(fingerprint, parsed)}."
             )
         if len(fitting) > 1:
-            fitting.sort(key=lambda number: (asked.measure_distance(self._unplayed[number][1]), number))
+            fitting.sort(key=lambda number: (fingerprint.measure_distance(self._unplayed[number][1]), number))
         taped, _ = self._unplayed.pop(fitting[0])
         difference = describe_difference(_parse_request(taped), parsed)
         return taped, difference and f"differs from exchange {taped.number} of the tape: {difference}"
 
-    def _describe_nearest(self, asked: RequestFingerprint, parsed: dict[str, Any]) -> str:
+    def _describe_nearest(self, fingerprint: RequestFingerprint, parsed: dict[str, Any]) -> str:
         """Describe how the nearest exchange differs from the request, for debugging."""
         if not self._unplayed:
             return f"All its {len(self._taped)} exchanges have been played"
-        number = max(self._unplayed, key=lambda each: (asked.measure_overlap(self._unplayed[each][1]), -each))
+        number = max(
+            self._unplayed, key=lambda each: (fingerprint.measure_overlap(self._unplayed[each][1]), -each)
+        )
         taped, like = self._unplayed[number]
-        reasons = (asked.describe_mismatch(like), describe_difference(_parse_request(taped), parsed))
+        reasons = (fingerprint.describe_mismatch(like), describe_difference(_parse_request(taped), parsed))
         return f"The nearest is exchange {number}: {'; '.join(filter(None, reasons))}"
 
     async def _replay_chunks(self, taped: TapedExchange) -> AsyncGenerator[bytes, None]:

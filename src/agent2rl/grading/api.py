@@ -17,7 +17,14 @@ from agent2rl import __version__
 from agent2rl.core.errors import Agent2RLError, Refusal
 from agent2rl.core.grading_records import Interval, Lineage, Submission, Verdict
 from agent2rl.core.records import Record
-from agent2rl.grading.rollout_meter import Forged, OutOfOrder, RolloutReport, TooMany
+from agent2rl.grading.rollout_meter import (
+    EpisodeReport,
+    Forged,
+    OutOfOrder,
+    RolloutMeter,
+    RolloutReport,
+    TooMany,
+)
 from agent2rl.grading.service import Busy, Closed, GradingService
 
 BODY_BYTES = 64 << 10
@@ -61,14 +68,28 @@ class SubmissionAnswer(Record):
     baseline_score: float
     improvement: float | None
     best: BestSubmission | None
+    """The submission with the largest improvement so far; the earliest of equals."""
     total_submissions: int
-    lineage: Lineage
+    lineage: Lineage | Literal["pending"]
+    """Whether the weights come from the base model: derived, copied, foreign, or unknown with a reason in the
+    message; `pending` until the grading is done."""
     model_path: str
     elapsed_seconds: float | None
     """Time of the grading, rounded up to tens of seconds."""
     left_out: list[str]
     """Entries of the directory that are not part of a model and were ignored."""
     message: str
+
+
+class EnvironmentSteps(Record):
+    """Steps in the task's world, over the whole run."""
+
+    played: int
+    served: int
+    """Played in the served world."""
+    claimed: int
+    """Played in your own processes, as reported so far."""
+    left: int | Literal["unlimited"]
 
 
 class TimeAnswer(Record):
@@ -79,6 +100,8 @@ class TimeAnswer(Record):
     submissions_left: int | None
     environment_steps_left: int | None
     """In the task's world; null if there is no limit."""
+    environment_steps: EnvironmentSteps | None
+    """Null if the task has no world."""
     counts: list[str]
     """What counts as used time: the agent's own time, waiting for a grading, and the grading."""
 
@@ -106,7 +129,7 @@ def _problem_responses(*statuses: int) -> Responses:
 REFUSALS = _problem_responses(403, 413, 422, 429)
 
 
-def create_grading_app(service: GradingService, task: str) -> FastAPI:
+def create_grading_app(service: GradingService, task: str, has_world: bool = False) -> FastAPI:
     app = FastAPI(title="agent2rl grading", version=__version__, docs_url=None, redoc_url=None)
     app.add_middleware(BodyLimit)
     freezing = anyio.CapacityLimiter(1)
@@ -173,6 +196,7 @@ def create_grading_app(service: GradingService, task: str) -> FastAPI:
             remaining=math.ceil(service.remaining_seconds()),  # 0 only when the time is over
             submissions_left=None if max_submissions is None else max(0, max_submissions - submitted),
             environment_steps_left=service.meter.steps_left(),
+            environment_steps=_describe_steps(service.meter) if has_world else None,
             counts=["agent", "queue", "grading"],
         )
 
@@ -180,6 +204,12 @@ def create_grading_app(service: GradingService, task: str) -> FastAPI:
     async def rollouts(body: RolloutReport) -> RolloutsAnswer:
         """Report steps that your process played in the world; agent2rl.environments.adapters does this."""
         service.meter.count_claim(body)
+        return RolloutsAnswer(environment_steps_left=service.meter.steps_left())
+
+    @app.post("/rollouts/episodes", responses=_problem_responses(403, 409, 413, 422, 429))
+    async def rollout_episodes(body: EpisodeReport) -> RolloutsAnswer:
+        """Report the actions of episodes that `/rollouts` has counted, so that they can be replayed."""
+        service.meter.accept_episodes(body)
         return RolloutsAnswer(environment_steps_left=service.meter.steps_left())
 
     @app.get("/health", responses=_problem_responses())
@@ -203,11 +233,21 @@ def _describe_submission(
         improvement=submission.improvement,
         best=BestSubmission(submission_id=best.id, score=best.score.value) if best and best.score else None,
         total_submissions=len(service.list_submissions()),
-        lineage=submission.lineage,
+        lineage=submission.lineage if submission.verdict else "pending",
         model_path=submission.path,
         elapsed_seconds=_round_up_seconds(submission.grading_seconds),
         left_out=list(submission.left_out),
         message=submission.message[:characters],
+    )
+
+
+def _describe_steps(meter: RolloutMeter) -> EnvironmentSteps:
+    totals, left = meter.sum_totals(), meter.steps_left()
+    return EnvironmentSteps(
+        played=totals.played.steps,
+        served=totals.served.steps,
+        claimed=totals.claimed.steps,
+        left="unlimited" if left is None else left,
     )
 
 

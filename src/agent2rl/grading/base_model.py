@@ -144,8 +144,10 @@ def read_text(path: Path, most_bytes: int) -> str:
 
 def _named_templates(settings: Mapping[str, Any], file: str) -> Iterator[str]:
     """Yield the chat templates in a settings file: none, one, or a list of named ones."""
-    found = settings.get("chat_template")
-    entries = found if isinstance(found, list) else [] if found is None else [{"template": found}]
+    templates = settings.get("chat_template")
+    entries = (
+        templates if isinstance(templates, list) else [] if templates is None else [{"template": templates}]
+    )
     for entry in entries:
         if not isinstance(entry, dict) or not isinstance(entry.get("template"), str):
             raise Refusal(

@@ -68,13 +68,13 @@ class BaselineCache:
         """Return the entry with this name if this user's key signed it, else None."""
         key = _read_key(self._key_file)
         try:
-            found = CachedBaseline.model_validate_json(self._entry_path(name).read_bytes())
+            entry = CachedBaseline.model_validate_json(self._entry_path(name).read_bytes())
             fits = key and hmac.compare_digest(
-                found.digest, _sign_entry(key, name, found.results, found.measured)
+                entry.digest, _sign_entry(key, name, entry.results, entry.measured)
             )
         except (OSError, ValueError):  # missing or damaged
             return None
-        return found if fits else None
+        return entry if fits else None
 
     def store(self, name: str, results: EvalResult, measured: Measurement) -> None:
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -104,9 +104,9 @@ def _read_key(path: Path) -> bytes | None:
     except OSError:
         return None
     with open(descriptor, "rb") as file:
-        found = os.fstat(descriptor)
-        private = stat.S_ISREG(found.st_mode) and not found.st_mode & 0o077
-        key = file.read(KEY_BYTES + 1) if private and found.st_uid == os.geteuid() else b""
+        file_status = os.fstat(descriptor)
+        private = stat.S_ISREG(file_status.st_mode) and not file_status.st_mode & 0o077
+        key = file.read(KEY_BYTES + 1) if private and file_status.st_uid == os.geteuid() else b""
     return key if len(key) == KEY_BYTES else None
 
 
@@ -146,7 +146,7 @@ class BaselineGrader:
                     "model": self.base.manifest.sha256,
                     "task": self.child.task,
                     "data": self.child.splits[split].sha256,
-                    "beside": {name: folder.sha256 for name, folder in self.child.beside.items()},
+                    "beside": {name: folder.sha256 for name, folder in self.child.evaluator_folders.items()},
                     "evaluator": self.evaluator_version,
                     "offer": self.child.proxy_description,
                     "engine": self.child.engine,
@@ -161,8 +161,8 @@ class BaselineGrader:
     ) -> GradedBaseline:
         """Return the baseline from the cache, or measure it. A failed baseline is an error, never a zero."""
         cache, key = BaselineCache(self.cache) if self.cache else None, self.cache_key(split)
-        if cache and (kept := cache.load(key)):
-            return GradedBaseline(kept.results, kept.measured)
+        if cache and (cached := cache.load(key)):
+            return GradedBaseline(cached.results, cached.measured)
         warning = NOT_USED if cache and cache.has_entry(key) else None
         try:
             evaluation = self.child.grade_model(self.base.directory, split, log, scratch, stop)

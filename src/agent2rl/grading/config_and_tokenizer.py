@@ -215,11 +215,11 @@ def check_tokenizer(
     entries = submitted.get("added_tokens") or []
     if not isinstance(entries, list) or not all(_is_entry(entry) for entry in entries):
         raise Refusal("tokenizer.json: added_tokens is not a list of tokens.", KEEP)
-    known = [{entry["id"]: entry for entry in base.get("added_tokens") or []} for base in accepted]
+    accepted_tokens = [{entry["id"]: entry for entry in base.get("added_tokens") or []} for base in accepted]
     own_ids = {number for base in accepted for number in read_token_ids(base).values()}
     added = []
     for entry in entries:
-        if any(forms.get(entry["id"]) == entry for forms in known):
+        if any(forms.get(entry["id"]) == entry for forms in accepted_tokens):
             continue
         if entry["id"] in own_ids:
             raise Refusal(f"tokenizer.json changes the token {entry['id']} of the base model.", KEEP)
@@ -236,11 +236,11 @@ def extend_tokenizer(base: Tokenizer, added: Sequence[AddedToken]) -> dict[str, 
 
 def read_token_ids(tokenizer: Tokenizer) -> dict[str, int]:
     """Return every token of a tokenizer.json with its id."""
-    found = _vocabulary(tokenizer.get("model"))
+    token_ids = _vocabulary(tokenizer.get("model"))
     for entry in tokenizer.get("added_tokens") or []:
         if _is_entry(entry):
-            found[entry["content"]] = entry["id"]
-    return found
+            token_ids[entry["content"]] = entry["id"]
+    return token_ids
 
 
 def read_special_ids(tokenizer: Tokenizer) -> set[int]:

@@ -54,7 +54,7 @@ class FindingTally:
         self.found = 0
         self.files = 0
         self.examples: dict[Split, set[str]] = {"feedback": set(), "heldout": set()}
-        self._kept: list[ContaminationFinding] = []
+        self._findings: list[ContaminationFinding] = []
 
     def add_matches(self, file: str, matches: list[PassageMatch]) -> None:
         """Add the matches of one file, best first; an example counts once, by its best part."""
@@ -66,13 +66,13 @@ class FindingTally:
         for match in best.values():
             finding = _make_finding(file, match)
             self.examples[finding.split].add(finding.example)
-            self._kept.append(finding)
-        if len(self._kept) > 10 * MOST_FINDINGS:
-            self._kept = list(self.findings)
+            self._findings.append(finding)
+        if len(self._findings) > 10 * MOST_FINDINGS:
+            self._findings = list(self.findings)
 
     @property
     def findings(self) -> tuple[ContaminationFinding, ...]:
-        order = sorted(self._kept, key=lambda each: (each.split != "heldout", -each.words))
+        order = sorted(self._findings, key=lambda each: (each.split != "heldout", -each.words))
         return tuple(order[:MOST_FINDINGS])
 
 
@@ -88,15 +88,15 @@ def scan_workspace(here: Path) -> Contamination:
         if matches := search_chunks(index, document.chunks):
             tally.add_matches(document.path, matches)
     left_out = [
-        SkippedFiles(reason=reason, files=left.files, bytes=left.bytes)
-        for reason, left in sorted(leftovers.left_out.items())
+        SkippedFiles(reason=reason, files=unread.files, bytes=unread.bytes)
+        for reason, unread in sorted(leftovers.left_out.items())
     ]
     return Contamination(
         done=True,
         files=leftovers.read_files,
         bytes=leftovers.read_bytes,
-        left_out_files=sum(left.files for left in left_out),
-        left_out_bytes=sum(left.bytes for left in left_out),
+        left_out_files=sum(unread.files for unread in left_out),
+        left_out_bytes=sum(unread.bytes for unread in left_out),
         flagged={split: len(tally.examples[split]) for split in job.splits},
         flagged_files=tally.files,
         ngram_words=index.rule.n,

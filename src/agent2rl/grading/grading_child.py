@@ -19,7 +19,7 @@ from typing import Self, TypeVar
 
 from pydantic import ValidationError
 
-from agent2rl.core import task as evaluator_folders
+from agent2rl.core import task as core_task
 from agent2rl.core.errors import Agent2RLError, GradingError, MachineError
 from agent2rl.core.grading_records import EvalResult, EvalSettings, Split
 from agent2rl.core.records import Limits, PromptTemplates, Record
@@ -49,8 +49,8 @@ MEMORY_BYTES, DISK_BYTES, PROCESSES = 2 << 30, 64 << 20, 16
 
 def count_program_sandboxes(task: Task) -> int:
     """Return the number of sandboxes for a grading: as many as the task wants, limited by the cores."""
-    wanted = task.evaluator.program_workers if isinstance(task.evaluator, ProgramEvaluator) else 0
-    return min(wanted, len(os.sched_getaffinity(0)))
+    workers = task.evaluator.program_workers if isinstance(task.evaluator, ProgramEvaluator) else 0
+    return min(workers, len(os.sched_getaffinity(0)))
 
 
 class ProgramSandboxes:
@@ -184,7 +184,7 @@ class GradingChild:
     limits: Limits
     seconds: float
     gpu: str | None = None
-    beside: Mapping[str, EvaluatorFolder] = field(default_factory=dict)
+    evaluator_folders: Mapping[str, EvaluatorFolder] = field(default_factory=dict)
     """Further folders that the task's evaluator reads, by name."""
     code: tuple[Path, ...] = ()
     """Files and directories outside the package with code of the task or the engine."""
@@ -234,7 +234,7 @@ class GradingChild:
         if self.python_path:
             environment["PYTHONPATH"] = os.pathsep.join(str(entry) for entry in self.python_path)
         environment[SOCKETS_VARIABLE] = PROGRAMS_MOUNT if self.programs else ""
-        environment[evaluator_folders.FOLDER_VARIABLE] = evaluator_folders.MOUNT_NAME if self.beside else ""
+        environment[core_task.FOLDER_VARIABLE] = core_task.MOUNT_NAME if self.evaluator_folders else ""
         environment[grading_proxy_client.PROXY_VARIABLE] = (
             grading_proxy_client.MOUNT_NAME if self.proxy_socket else ""
         )
@@ -247,8 +247,8 @@ class GradingChild:
     ) -> Enclosure:
         files = [*model_mounts(model), Mount(self.splits[split].path, EXAMPLES)]
         files += [
-            Mount(folder.path, f"{evaluator_folders.MOUNT_NAME}/{name}")
-            for name, folder in self.beside.items()
+            Mount(folder.path, f"{core_task.MOUNT_NAME}/{name}")
+            for name, folder in self.evaluator_folders.items()
         ]
         files += (
             [Mount(self.proxy_socket.parent, grading_proxy_client.MOUNT_NAME)] if self.proxy_socket else []

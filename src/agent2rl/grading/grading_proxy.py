@@ -73,10 +73,10 @@ class SearchProxy:
 
     def search(self, query: str) -> SearchReply:
         if query not in self._searched:
-            found = self.backend.search(query)
-            self._found.update(one.id for one in found)
+            pages = self.backend.search(query)
+            self._found.update(one.id for one in pages)
             self._searched[query] = SearchReply(
-                results=tuple((one.id, one.title, one.snippet) for one in found)
+                results=tuple((one.id, one.title, one.snippet) for one in pages)
             )
         return self._searched[query]
 
@@ -105,14 +105,14 @@ class JudgeProxy:
     _said: dict[Path, JudgeReply] = field(default_factory=dict)
     """What nobody has read yet."""
 
-    def ask_judge(self, asked: JudgeQuestion) -> JudgeReply:
-        path = self._reply_path(asked)
+    def ask_judge(self, question: JudgeQuestion) -> JudgeReply:
+        path = self._reply_path(question)
         try:
             return JudgeReply.model_validate_json(path.read_bytes())
         except (OSError, ValidationError):  # not there, or not whole: ask anew
             pass
         try:
-            said = self._ask_with_retries(asked)
+            said = self._ask_with_retries(question)
         except Exception as error:
             _log.warning("The judge did not answer: %s", error)
             raise WorldError(JUDGE_SILENT) from None
@@ -120,19 +120,19 @@ class JudgeProxy:
             self._said[path] = said
         return said
 
-    def _ask_with_retries(self, asked: JudgeQuestion) -> JudgeReply:
+    def _ask_with_retries(self, question: JudgeQuestion) -> JudgeReply:
         """Nonsense is asked for again; where a server is silent, the engine has been patient already."""
-        for left in reversed(range(ATTEMPTS)):
+        for attempts_left in reversed(range(ATTEMPTS)):
             try:
                 with self._turn if self.one_by_one else nullcontext():
-                    return ask_engine(self.engine, asked)
+                    return ask_engine(self.engine, question)
             except WorldError as error:
-                if isinstance(error, RetriesExhausted) or not left:
+                if isinstance(error, RetriesExhausted) or not attempts_left:
                     raise
         raise AssertionError("the last attempt returns or raises")
 
-    def keep_reply(self, asked: JudgeQuestion) -> JudgeReply:
-        path = self._reply_path(asked)
+    def keep_reply(self, question: JudgeQuestion) -> JudgeReply:
+        path = self._reply_path(question)
         with self._lock:
             said = self._said.pop(path, None)
             if said:
@@ -140,23 +140,23 @@ class JudgeProxy:
                 write_record(path, said)
         return said or JudgeReply(text="")
 
-    def _reply_path(self, asked: JudgeQuestion) -> Path:
-        key = sha256_text(canonical_json({"judge": self.name, **asked.model_dump(mode="json")}))
+    def _reply_path(self, question: JudgeQuestion) -> Path:
+        key = sha256_text(canonical_json({"judge": self.name, **question.model_dump(mode="json")}))
         return self.kept / key[:2] / f"{key}.json"
 
 
-def ask_engine(engine: Engine, asked: JudgeQuestion) -> JudgeReply:
+def ask_engine(engine: Engine, question: JudgeQuestion) -> JudgeReply:
     """Return an engine's reply; for a choice also the probability of each option, if the engine supports
     it."""
-    chat = tuple(ChatMessage(role, text) for role, text in asked.messages)
-    sampling = Sampling(max_tokens=asked.max_tokens, seed=asked.attempt)
-    if asked.choices and isinstance(engine, ScoringEngine):
-        logs = engine.logprobs([chat] * len(asked.choices), asked.choices)
-        likely = _normalize_choices(dict(zip(asked.choices, logs, strict=True)))
+    chat = tuple(ChatMessage(role, text) for role, text in question.messages)
+    sampling = Sampling(max_tokens=question.max_tokens, seed=question.attempt)
+    if question.choices and isinstance(engine, ScoringEngine):
+        logs = engine.logprobs([chat] * len(question.choices), question.choices)
+        likely = _normalize_choices(dict(zip(question.choices, logs, strict=True)))
         return JudgeReply(text=max(likely, key=lambda choice: likely[choice]), likely=likely)
-    if asked.choices and isinstance(engine, LogprobsEngine):
+    if question.choices and isinstance(engine, LogprobsEngine):
         weighed = engine.weigh([chat], sampling)[0]
-        return JudgeReply(text=weighed.text, likely=_sum_choice_tokens(weighed.first, asked.choices))
+        return JudgeReply(text=weighed.text, likely=_sum_choice_tokens(weighed.first, question.choices))
     return JudgeReply(text=engine.generate([chat], sampling)[0].text)
 
 
@@ -172,11 +172,11 @@ def _sum_choice_tokens(first: Mapping[str, float] | None, choices: Sequence[str]
     """Sum the probabilities of first tokens that are a choice, with or without surrounding spaces."""
     if first is None:
         return None
-    found: dict[str, float] = {}
+    sums: dict[str, float] = {}
     for token, log in first.items():
         if token.strip() in choices:
-            found[token.strip()] = found.get(token.strip(), 0.0) + math.exp(log)
-    return found
+            sums[token.strip()] = sums.get(token.strip(), 0.0) + math.exp(log)
+    return sums
 
 
 @dataclass(frozen=True)
@@ -209,22 +209,22 @@ def create_proxy_app(offer: ProxyServices) -> FastAPI:
     if searching := offer.searching:
 
         @app.post("/search")
-        def search(asked: SearchQuery) -> JSONResponse:
-            return _respond_with(lambda: searching.search(asked.query))
+        def search(request: SearchQuery) -> JSONResponse:
+            return _respond_with(lambda: searching.search(request.query))
 
         @app.post("/open")
-        def opened(asked: PageRequest) -> JSONResponse:
-            return _respond_with(lambda: searching.open(asked.id))
+        def opened(request: PageRequest) -> JSONResponse:
+            return _respond_with(lambda: searching.open(request.id))
 
     if judging := offer.judging:
 
         @app.post("/chat")
-        def chat(asked: JudgeQuestion) -> JSONResponse:
-            return _respond_with(lambda: judging.ask_judge(asked))
+        def chat(request: JudgeQuestion) -> JSONResponse:
+            return _respond_with(lambda: judging.ask_judge(request))
 
         @app.post("/keep")
-        def keep(asked: JudgeQuestion) -> JSONResponse:
-            return _respond_with(lambda: judging.keep_reply(asked))
+        def keep(request: JudgeQuestion) -> JSONResponse:
+            return _respond_with(lambda: judging.keep_reply(request))
 
     return app
 

@@ -139,10 +139,10 @@ def trace_lineage(submission: Path, base: BaseModel) -> LineageReport:
     """Determine the origin of a submission's weights. The submission must have passed the checks."""
     submitted = read_tensors(submission)
     common = sorted(submitted.keys() & base.tensors.keys())
-    found = {name: _leading_rows(submitted[name], base.tensors[name]) for name in common}
-    seen = tuple(_compare_tensor(name, found[name], base.tensors[name]) for name in common)
+    tensors = {name: _leading_rows(submitted[name], base.tensors[name]) for name in common}
+    seen = tuple(_compare_tensor(name, tensors[name], base.tensors[name]) for name in common)
     seen = tuple(_with_added_rows(one, submitted[one.name], base.tensors[one.name]) for one in seen)
-    rests = _measure_rests(seen, found, base.tensors)
+    rests = _measure_rests(seen, tensors, base.tensors)
     evidence = _Evidence(seen, rests)
     changed = _changed_values(seen, base)
     decision = _decide_verdict(evidence)
@@ -175,17 +175,17 @@ def _changed_values(seen: tuple[TensorLineage, ...], base: BaseModel) -> float:
     return changed / max(1, base.parameters)
 
 
-def _leading_rows(found: Tensor, base: Tensor) -> Tensor:
+def _leading_rows(submitted: Tensor, base: Tensor) -> Tensor:
     """Return the rows of a submitted tensor that the base also has; the vocabulary may have grown."""
-    if found.shape == base.shape:
-        return found
-    begin = found.offsets[0]
-    end = begin + base.parameters * DTYPE_BYTES[found.dtype]
-    return replace(found, shape=base.shape, offsets=(begin, end))
+    if submitted.shape == base.shape:
+        return submitted
+    begin = submitted.offsets[0]
+    end = begin + base.parameters * DTYPE_BYTES[submitted.dtype]
+    return replace(submitted, shape=base.shape, offsets=(begin, end))
 
 
-def _with_added_rows(one: TensorLineage, found: Tensor, base: Tensor) -> TensorLineage:
-    added: AddedRows | None = measure_added_rows(found, base)
+def _with_added_rows(one: TensorLineage, submitted: Tensor, base: Tensor) -> TensorLineage:
+    added: AddedRows | None = measure_added_rows(submitted, base)
     if added is None:
         return one
     return one.model_copy(update={"added_rows": added.count, "added_row_length": added.length})
@@ -198,19 +198,22 @@ def _with_rest(one: TensorLineage, rest: RestGeometry | None) -> TensorLineage:
 
 
 def _measure_rests(
-    seen: tuple[TensorLineage, ...], found: Mapping[str, Tensor], base: Mapping[str, Tensor]
+    seen: tuple[TensorLineage, ...], submitted: Mapping[str, Tensor], base: Mapping[str, Tensor]
 ) -> dict[str, RestGeometry]:
     """A second pass over the matrices, only where so much was added that it could be another model.
 
     Rearranged matrices are left out: what they differ by is unrelated to the base in the same way.
     """
     changed = _changed_throughout(seen)
-    kept = [one for one in changed if one.state == "kept"]
-    if not kept or len(kept) <= MOSTLY * len(changed):
+    kept_tensors = [one for one in changed if one.state == "kept"]
+    if not kept_tensors or len(kept_tensors) <= MOSTLY * len(changed):
         return {}
-    if median(one.added or 0.0 for one in kept) <= REST_ADDED:
+    if median(one.added or 0.0 for one in kept_tensors) <= REST_ADDED:
         return {}
-    rests = {one.name: measure_rest(found[one.name], base[one.name], one.retained or 0.0) for one in kept}
+    rests = {
+        one.name: measure_rest(submitted[one.name], base[one.name], one.retained or 0.0)
+        for one in kept_tensors
+    }
     return {name: rest for name, rest in rests.items() if rest is not None}
 
 
@@ -221,19 +224,19 @@ def _changed_throughout(seen: tuple[TensorLineage, ...]) -> list[TensorLineage]:
     ]
 
 
-def _compare_tensor(name: str, found: Tensor, base: Tensor) -> TensorLineage:
-    if not {found.dtype, base.dtype} <= READABLE.keys():
-        return _compare_digests(name, found, base)
+def _compare_tensor(name: str, submitted: Tensor, base: Tensor) -> TensorLineage:
+    if not {submitted.dtype, base.dtype} <= READABLE.keys():
+        return _compare_digests(name, submitted, base)
     try:
-        measured = measure_tensor(found, base)
+        measured = measure_tensor(submitted, base)
     except NotFinite:
         return TensorLineage(name=name, state="unmeasured")
     if measured is None:
-        return _compare_digests(name, found, base)
+        return _compare_digests(name, submitted, base)
     decides = base.parameters >= VALUES and min(matrix_shape(base)) >= SIDE
     return TensorLineage(
         name=name,
-        state=_classify_tensor(measured, found, base) if decides else "small",
+        state=_classify_tensor(measured, submitted, base) if decides else "small",
         unchanged=measured.unchanged,
         distance=measured.distance,
         cosine=measured.cosine,
@@ -243,21 +246,21 @@ def _compare_tensor(name: str, found: Tensor, base: Tensor) -> TensorLineage:
     )
 
 
-def _compare_digests(name: str, found: Tensor, base: Tensor) -> TensorLineage:
+def _compare_digests(name: str, submitted: Tensor, base: Tensor) -> TensorLineage:
     """Compare a tensor without a measurable length: it is the same or not."""
-    same = (found.dtype, found.shape) == (base.dtype, base.shape) and tensor_sha256(found) == tensor_sha256(
-        base
-    )
+    same = (submitted.dtype, submitted.shape) == (base.dtype, base.shape) and tensor_sha256(
+        submitted
+    ) == tensor_sha256(base)
     return TensorLineage(name=name, state="small", unchanged=float(same))
 
 
-def _classify_tensor(measured: TensorFit, found: Tensor, base: Tensor) -> State:
+def _classify_tensor(measured: TensorFit, submitted: Tensor, base: Tensor) -> State:
     if measured.unchanged == 1:
         return "unchanged"
-    told = GROWN if measured.retained > 1 else SHRUNK
-    if measured.distance > told and measured.rescaled >= RESCALED and measured.line_cosine >= LINED:
+    threshold = GROWN if measured.retained > 1 else SHRUNK
+    if measured.distance > threshold and measured.rescaled >= RESCALED and measured.line_cosine >= LINED:
         return "rescaled"
-    if is_rearranged(found, base, measured.astray):
+    if is_rearranged(submitted, base, measured.astray):
         return "rearranged"
     if measured.unchanged >= MOSTLY:
         return "kept"

@@ -194,7 +194,7 @@ def base_files(base: BaseModel) -> dict[str, Path]:
 def _token_rows(parts: ModelParts, base: BaseModel) -> dict[str, dict[int, bytes]]:
     """Return a submission's rows for added tokens, by tensor and row: new rows, or spare ones of the base."""
     vocabulary = config_value(base.config, VOCABULARY)
-    found: dict[str, dict[int, bytes]] = {}
+    rows_by_tensor: dict[str, dict[int, bytes]] = {}
     for name, tensor in sorted(parts.tensors.items()):
         theirs = base.tensors.get(name)
         if theirs is None or theirs.shape[:1] != (vocabulary,):
@@ -202,8 +202,8 @@ def _token_rows(parts: ModelParts, base: BaseModel) -> dict[str, dict[int, bytes
         grown = range(theirs.shape[0], tensor.shape[0]) if parts.config.vocabulary else ()
         spare = [token.id for token in parts.added_tokens if token.id < theirs.shape[0]]
         if rows := [*spare, *grown]:
-            found[name] = {row: read_row(tensor, row, theirs.dtype) for row in rows}
-    return found
+            rows_by_tensor[name] = {row: read_row(tensor, row, theirs.dtype) for row in rows}
+    return rows_by_tensor
 
 
 def _place_weights(tensors: Mapping[str, Tensor], directory: Path) -> dict[str, Path]:

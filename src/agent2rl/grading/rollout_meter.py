@@ -1,32 +1,47 @@
 """Count what an agent plays in its task's world, and enforce the budget of steps.
 
-    witnessed   in the world that the harness serves: every step passes through here
+    served      in the world that the harness serves: every step passes through here
     claimed     in the agent's own processes: reported by the adapters, signed with the run's key
+    replayed    claimed, and the reported actions have the reported reward when the harness replays them
+    refuted     claimed, and they have not
 
 Claims are not trusted. The signature shows that a report comes from this run and is intact. But the agent has
 the key, so it can play without reporting, or report what it did not play. Sequence numbers prevent counting a
-report twice.
+report twice. A replay proves that the actions lead to the reward, not which model chose them. A reporter can
+prove at most what it has claimed.
 """
 
 import hmac
 import secrets
 import threading
 import time
+from collections.abc import Callable
 from typing import Annotated
 
 from pydantic import Field, StrictInt
 
+from agent2rl.core.environment import World
 from agent2rl.core.errors import Agent2RLError, Refusal
 from agent2rl.core.records import Budget, Record, RolloutCounts, Rollouts
-from agent2rl.environments.adapters.episodes import StepsUsedUp
-from agent2rl.environments.adapters.rollout_reports import COUNT_NAMES, sign_report
+from agent2rl.environments.adapters.episodes import EpisodeTrace, StepsUsedUp
+from agent2rl.environments.adapters.rollout_reports import (
+    BATCH_EPISODES,
+    COUNT_NAMES,
+    count_traces,
+    sign_episodes,
+    sign_report,
+)
+from agent2rl.grading.episode_replay import ReplayOutcome, ReplayQueue
 from agent2rl.record.recorder import Recorder
+from agent2rl.record.untrusted_files import sanitize_line
 
 FLUSH_SECONDS = 2.0
 REPORTERS, REPORTS = 10_000, 100_000
 """Limits of one run, so that the record does not grow without bound."""
 STEPS_PER_SECOND = 1_000_000
 """Limit of one reporter: more than ten times the speed of the fastest engine."""
+
+LONGEST_DETAIL = 300
 
 Count = Annotated[StrictInt, Field(ge=0, le=10**12)]
 
@@ -43,6 +58,28 @@ class RolloutReport(Record):
     successes: Count
     signature: Annotated[str, Field(max_length=64)]
     """HMAC-SHA256 with $ROLLOUT_KEY of `reporter:sequence:episodes:steps:successes`, in hexadecimal."""
+
+
+class ReportedEpisode(Record):
+    """An episode that a process played, from its start."""
+
+    game: Annotated[str, Field(max_length=1000)]
+    actions: Annotated[tuple[Annotated[str, Field(max_length=16384)], ...], Field(max_length=10_000)]
+    reward: Annotated[float, Field(allow_inf_nan=False)]
+    """That of its best step."""
+    won: bool
+
+
+class EpisodeReport(Record):
+    """Episodes of a process that its earlier reports have counted. The harness replays them."""
+
+    reporter: Annotated[str, Field(pattern=r"^[0-9a-zA-Z_-]{1,64}$")]
+    sequence: Annotated[StrictInt, Field(ge=1, le=10**9)]
+    """Number of the report of episodes: 1, 2, 3 …, separate for each reporter."""
+    episodes: Annotated[tuple[ReportedEpisode, ...], Field(min_length=1, max_length=BATCH_EPISODES)]
+    signature: Annotated[str, Field(max_length=64)]
+    """HMAC-SHA256 with $ROLLOUT_KEY of `reporter/episodes:sequence:episodes:steps:successes`, where the last
+    three are the counts of this report, in hexadecimal."""
 
 
 class Forged(Agent2RLError):
@@ -66,30 +103,46 @@ class RolloutMeter:
         self._limit = budget.environment_steps
         self._recorder = recorder
         self._lock = threading.Lock()
-        past = recorder.past
-        self._began = time.monotonic() - past.used_seconds
-        self._claimed: dict[str, tuple[int, RolloutCounts]] = dict(past.played.claimed)
+        resume_state = recorder.resume_state
+        self._began = time.monotonic() - resume_state.used_seconds
+        self._claimed: dict[str, tuple[int, RolloutCounts]] = dict(resume_state.played.claimed)
         """By reporter: its last sequence number and the sum of its reports."""
-        self._reports = past.played.reports
+        self._reports = resume_state.played.reports
         self._total = sum((mine for _, mine in self._claimed.values()), RolloutCounts())
-        self._witnessed: dict[str, int] = past.played.witnessed.model_dump()
-        self._flushed = dict(self._witnessed)
+        self._served: dict[str, int] = resume_state.played.served.model_dump()
+        self._flushed = dict(self._served)
         self._flushed_at = time.monotonic()
+        self._proving: dict[str, tuple[int, RolloutCounts]] = {}
+        """By reporter: the sequence number of its last report of episodes, and the sum of these reports."""
+        self._replayed, self._refuted = resume_state.played.replayed, resume_state.played.refuted
+        self._proving_total = self._replayed + self._refuted
+        self._flushed_replays = Rollouts(replayed=self._replayed, refuted=self._refuted)
+        self._replays_flushed_at = time.monotonic()
+        self._detail = ""
+        self._replays: ReplayQueue | None = None
 
     def steps_left(self) -> int | None:
         """Return the remaining steps, or None without a limit."""
         if self._limit is None:
             return None
-        return max(0, self._limit - self._total.steps - self._witnessed["steps"])
+        return max(0, self._limit - self._total.steps - self._served["steps"])
 
     def sum_totals(self) -> Rollouts:
         with self._lock:
-            return Rollouts(claimed=self._total, witnessed=RolloutCounts(**self._witnessed))
+            return Rollouts(
+                claimed=self._total,
+                served=RolloutCounts(**self._served),
+                replayed=self._replayed,
+                refuted=self._refuted,
+            )
 
     def close(self) -> Rollouts:
-        """Record the totals in the ledger and return them."""
+        """Replay what is waiting, record the totals in the ledger and return them."""
+        if self._replays:
+            self._replays.close()
         with self._lock:
             self._flush_counts()
+            self._flush_replays()
         totals = self.sum_totals()
         self._recorder.record_entry("rollout_totals", **totals.model_dump())
         return totals
@@ -130,12 +183,64 @@ class RolloutMeter:
         if mine.successes > min(mine.episodes, mine.steps):
             raise Refusal("More episodes were won than played.", "Report the actual episodes.")
 
+    # Replays of claimed episodes
+
+    def replay_in(self, world: World, record_fault: Callable[[str], None]) -> None:
+        """Replay reported episodes in this world from now on, if it can be replayed."""
+        if world.replayable:
+            self._replays = ReplayQueue(world, self._count_replay, lambda: record_fault("replaying episodes"))
+
+    def accept_episodes(self, report: EpisodeReport) -> None:
+        """Queue reported episodes to be replayed, or raise if the report is invalid."""
+        traces = [EpisodeTrace(one.game, one.actions, one.reward, one.won) for one in report.episodes]
+        right = sign_episodes(self.key, report.reporter, report.sequence, traces)
+        if not hmac.compare_digest(right.encode(), report.signature.encode()):
+            raise Forged("The signature does not match the report.", "Sign with the key in $ROLLOUT_KEY.")
+        with self._lock:
+            last, sum_so_far = self._proving.get(report.reporter, (0, RolloutCounts()))
+            if report.sequence != last + 1:
+                raise OutOfOrder(
+                    f"Report {report.sequence} of episodes is not counted. The next number is {last + 1}.",
+                    "Send each report once, in order.",
+                )
+            new = RolloutCounts(**count_traces(traces))
+            mine, proving = sum_so_far + new, self._proving_total + new
+            claimed = self._claimed.get(report.reporter, (0, RolloutCounts()))[1]
+            if not _covers(claimed, mine) or not _covers(self._total, proving):
+                raise Refusal(
+                    "These episodes are not counted yet.", "Report their counts to /rollouts first."
+                )
+            if self._replays is not None and not self._replays.add_episodes(traces):
+                raise TooMany("Too many episodes wait to be replayed.", "Send this report again later.")
+            self._proving[report.reporter] = (report.sequence, mine)
+            self._proving_total = proving
+
+    def _count_replay(self, outcome: ReplayOutcome) -> None:
+        with self._lock:
+            self._replayed = self._replayed + outcome.replayed
+            self._refuted = self._refuted + outcome.refuted
+            self._detail = self._detail or sanitize_line(outcome.detail, LONGEST_DETAIL)
+            if time.monotonic() - self._replays_flushed_at >= FLUSH_SECONDS:
+                self._flush_replays()
+
+    def _flush_replays(self) -> None:
+        totals = Rollouts(replayed=self._replayed, refuted=self._refuted)
+        replayed = totals.replayed.minus(self._flushed_replays.replayed)
+        refuted = totals.refuted.minus(self._flushed_replays.refuted)
+        if replayed.episodes:
+            self._recorder.record_event("rollouts", source="replayed", **replayed.model_dump())
+        if refuted.episodes:
+            self._recorder.record_event(
+                "rollouts", source="refuted", detail=self._detail, **refuted.model_dump()
+            )
+        self._flushed_replays, self._replays_flushed_at, self._detail = totals, time.monotonic(), ""
+
     # Steps in the served world
 
     def begin(self) -> None:
         with self._lock:
             self._require_steps_left()
-            self._count_witnessed("episodes")
+            self._count_served("episodes")
 
     def allow(self) -> None:
         with self._lock:
@@ -143,21 +248,25 @@ class RolloutMeter:
 
     def stepped(self, won: bool) -> None:
         with self._lock:
-            self._count_witnessed("steps")
+            self._count_served("steps")
             if won:
-                self._count_witnessed("successes")
+                self._count_served("successes")
 
     def _require_steps_left(self) -> None:
         if self.steps_left() == 0:
             raise StepsUsedUp
 
-    def _count_witnessed(self, what: str) -> None:
-        self._witnessed[what] += 1
+    def _count_served(self, what: str) -> None:
+        self._served[what] += 1
         if time.monotonic() - self._flushed_at >= FLUSH_SECONDS:
             self._flush_counts()
 
     def _flush_counts(self) -> None:
-        new = {name: self._witnessed[name] - self._flushed[name] for name in COUNT_NAMES}
+        new = {name: self._served[name] - self._flushed[name] for name in COUNT_NAMES}
         if any(new.values()):
-            self._recorder.record_event("rollouts", source="witnessed", **new)
-        self._flushed, self._flushed_at = dict(self._witnessed), time.monotonic()
+            self._recorder.record_event("rollouts", source="served", **new)
+        self._flushed, self._flushed_at = dict(self._served), time.monotonic()
+
+
+def _covers(claimed: RolloutCounts, proved: RolloutCounts) -> bool:
+    return claimed.episodes >= proved.episodes and claimed.steps >= proved.steps

@@ -8,7 +8,6 @@ the agent gets an answer about it. The HTTP side is in `api`.
 import logging
 import math
 import queue
-import re
 import shutil
 import threading
 import time
@@ -20,7 +19,7 @@ from typing import Literal, TypeVar
 
 from agent2rl.analysis import statistics
 from agent2rl.core.errors import Agent2RLError, GradingError, MachineError, Refusal
-from agent2rl.core.grading_records import EvalScore, Manifest, Submission
+from agent2rl.core.grading_records import EvalScore, Manifest, Submission, find_best_submission
 from agent2rl.core.records import Budget, TimeBreakdown
 from agent2rl.grading.base_model import BaseModel
 from agent2rl.grading.freeze import FreezeLimits, FrozenSubmission, freeze_submission, require_intact_copy
@@ -30,8 +29,11 @@ from agent2rl.grading.rollout_meter import RolloutMeter
 from agent2rl.grading.submission_grader import (
     SubmissionGrader,
     SubmissionVerdict,
+    hide_numbers,
     repeat_verdict,
+    score_as_baseline,
     score_verdict,
+    shorten_error,
 )
 from agent2rl.grading.untrusted_model_files import weights_sha256
 from agent2rl.record.recorder import Recorder
@@ -74,7 +76,6 @@ ROOM_BYTES = 256 << 20
 """Allowed beyond twice the size of the base's weights, and kept free on the disk, so that submissions cannot
 fill it."""
 MOST_SUBMISSIONS = 1000
-MESSAGE_CHARACTERS = 4000
 MOST_NOTES = 10_000
 """Refusals and internal errors that are recorded; the agent decides how many there are."""
 MOST_NAMES = 20
@@ -136,7 +137,7 @@ class GradingService:
         self._state_lock = threading.Lock()
         self._open = False
         self._note_count = 0
-        self._submissions: dict[int, Submission] = dict(recorder.past.submissions)
+        self._submissions: dict[int, Submission] = dict(recorder.resume_state.submissions)
         self.grader = SubmissionGrader(graded.base, graded.child, recorder, stop)
         self._grading_deadline = math.inf
         """When gradings must end after the end of the agent, on the clock of `time.monotonic`."""
@@ -185,12 +186,8 @@ class GradingService:
             return list(self._submissions.values())
 
     def find_best(self) -> Submission | None:
-        """Return the submission with the largest improvement on the feedback split; the earliest of equals.
-
-        Only submissions that were trained from the base model qualify.
-        """
-        scored = [s for s in self.list_submissions() if s.score and s.lineage not in ("copied", "foreign")]
-        return max(scored, key=lambda s: (s.improvement or 0.0, -s.id), default=None)
+        """Return the best submission on the feedback split."""
+        return find_best_submission(self.list_submissions())
 
     def can_take(self) -> bool:
         """Return whether the budget allows another submission."""
@@ -205,24 +202,24 @@ class GradingService:
 
     def grade_leftover_submissions(self) -> None:
         """Grade, in order, what a crashed harness accepted and did not grade."""
-        past = self._recorder.past
-        if past.agent_end is not None:
+        resume_state = self._recorder.resume_state
+        if resume_state.agent_end is not None:
             self._limit_gradings()
-        for submission in past.submissions.values():
-            if submission.id not in past.pinned:
+        for submission in resume_state.submissions.values():
+            if submission.id not in resume_state.pinned:
                 self._on_accept(submission.id)
             if submission.verdict is None:
                 self._grade_submission(submission.id, 0.0)
-            elif submission.id not in past.graded:
+            elif submission.id not in resume_state.graded:
                 self._recorder.record_verdict(submission)
 
     def start(self) -> float:
         """Start or resume the clock, accept submissions, and return the time of the deadline."""
-        left = self.budget.wall_seconds - self._recorder.past.used_seconds
-        self.started_at = time.time() - self._recorder.past.used_seconds
-        self._deadline = time.monotonic() + left
+        seconds_left = self.budget.wall_seconds - self._recorder.resume_state.used_seconds
+        self.started_at = time.time() - self._recorder.resume_state.used_seconds
+        self._deadline = time.monotonic() + seconds_left
         self._open = True
-        return time.time() + left
+        return time.time() + seconds_left
 
     def finish_gradings(self) -> None:
         """Accept no more submissions, and wait until all have a verdict.
@@ -294,7 +291,7 @@ class GradingService:
                 return _FreezeOutcome(None, {"content_sha256": self.graded.base.manifest.sha256})
             frozen = self._freeze_submission(submission.id, relative)
         except Refusal as refusal:
-            return _FreezeOutcome(None, {"verdict": "rejected", "message": _shorten_error(refusal)})
+            return _FreezeOutcome(None, {"verdict": "rejected", "message": shorten_error(refusal)})
         except (Agent2RLError, OSError) as error:
             self.record_fault("freezing")
             return _FreezeOutcome(None, {"verdict": "failed", "message": FAULT.format(type(error).__name__)})
@@ -327,14 +324,14 @@ class GradingService:
                 raise GradingError("The run was stopped before this submission was graded.")
             verdict = self._reach_verdict(submission)
         except Refusal as refusal:
-            verdict = SubmissionVerdict("rejected", _shorten_error(refusal))
+            verdict = SubmissionVerdict("rejected", shorten_error(refusal))
         except GradingTimeOver as error:
-            verdict = SubmissionVerdict("expired", _shorten_error(error))
+            verdict = SubmissionVerdict("expired", shorten_error(error))
         except EvaluationFailed as error:
             self._log_error(submission.id, error)
-            verdict = SubmissionVerdict("failed", _hide_numbers(_shorten_error(error)))
+            verdict = SubmissionVerdict("failed", hide_numbers(shorten_error(error)))
         except GradingError as error:
-            verdict = SubmissionVerdict("failed", _shorten_error(error))
+            verdict = SubmissionVerdict("failed", shorten_error(error))
         except Exception as error:
             self.record_fault("grading")
             verdict = SubmissionVerdict("failed", FAULT.format(type(error).__name__))
@@ -383,20 +380,20 @@ class GradingService:
     def _reach_verdict(self, submission: Submission) -> SubmissionVerdict:
         graded, paths = self.graded, self._recorder.paths.submission_paths(submission.id)
         if submission.content_sha256 == graded.base.manifest.sha256:
-            return self._score_as_baseline(graded.base.weights_sha256)
+            return score_as_baseline(graded.baseline, graded.base.weights_sha256)
         earlier = self._find_same_content(submission)
         if earlier is not None:
             return repeat_verdict(earlier)
-        if submission.id in self._recorder.past.submissions:
-            require_intact_copy(paths, self._recorder.past.manifests[submission.id])
+        if submission.id in self._recorder.resume_state.submissions:
+            require_intact_copy(paths, self._recorder.resume_state.manifests[submission.id])
         parts = self.grader.check(paths)
         digest = weights_sha256(paths.model)
         if digest == graded.base.weights_sha256:
-            return self._score_as_baseline(digest)
+            return score_as_baseline(graded.baseline, digest)
         origin = trace_lineage(paths.model, graded.base)
         self._recorder.record_lineage(paths, origin)
         if origin.verdict == "copied":
-            return self._score_as_baseline(digest)
+            return score_as_baseline(graded.baseline, digest)
         self._recorder.record_event("grading", submission=submission.id)
         results = self._in_time(
             lambda: self.grader.grade(parts, paths, "feedback", self._limit_child(submission))
@@ -421,16 +418,6 @@ class GradingService:
                 raise GradingTimeOver("The time for gradings after the end of the run is over.") from error
             raise
 
-    def _score_as_baseline(self, digest: str) -> SubmissionVerdict:
-        return SubmissionVerdict(
-            "scored",
-            "These are the base model's own weights, so the score is the baseline. Train, then submit.",
-            score=self.graded.baseline,
-            improvement=0.0,
-            lineage="copied",
-            weights_sha256=digest,
-        )
-
     def _find_same_content(self, submission: Submission) -> Submission | None:
         for earlier in self.list_submissions():
             settled = earlier.verdict in ("scored", "rejected") and earlier.same_as is None
@@ -445,17 +432,6 @@ class _FreezeOutcome:
 
     manifest: Manifest | None
     fields: dict[str, object]
-
-
-def _shorten_error(error: Agent2RLError) -> str:
-    """Return the message for the agent and the record, limited so that long file names cannot fill it."""
-    text = str(error)
-    return text if len(text) <= MESSAGE_CHARACTERS else text[:MESSAGE_CHARACTERS] + " … (cut)"
-
-
-def _hide_numbers(text: str) -> str:
-    """Replace every number by N, because a length or a count could reveal an example."""
-    return re.sub(r"\d(?:[\d.,_]*\d)?", "N", text)
 
 
 def _shorten_names(names: tuple[str, ...]) -> tuple[str, ...]:

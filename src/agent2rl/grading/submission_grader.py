@@ -4,6 +4,7 @@ Grading is the same for every split, so the held-out score belongs to the same m
 """
 
 import logging
+import re
 import tempfile
 import threading
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from agent2rl.analysis import statistics
+from agent2rl.core.errors import Agent2RLError
 from agent2rl.core.grading_records import EvalResult, EvalScore, Lineage, Split, Submission, Verdict
 from agent2rl.grading.base_model import BaseModel
 from agent2rl.grading.checks import ResavedBase, check_submission, resave_base
@@ -85,7 +87,7 @@ class SubmissionGrader:
         build: Callable[[Path], BuiltFiles],
     ) -> EvalResult:
         recorder = self._recorder
-        results = recorder.past.read_recorded_results(recorder.paths, where, split)
+        results = recorder.resume_state.read_recorded_results(recorder.paths, where, split)
         if results is not None:
             logger.debug("%s, %s: results are already recorded", where.root.name, split)
             return results
@@ -112,6 +114,7 @@ class SubmissionGrader:
 
 # Verdicts.
 
+MESSAGE_CHARACTERS = 4000
 NAME_CHARACTERS = 60
 """Length of an ignored file's name in a message."""
 
@@ -160,6 +163,18 @@ def repeat_verdict(earlier: Submission) -> SubmissionVerdict:
     )
 
 
+def score_as_baseline(baseline: EvalScore, digest: str) -> SubmissionVerdict:
+    """Return the verdict of a submission with the base model's weights."""
+    return SubmissionVerdict(
+        "scored",
+        "These are the base model's own weights, so the score is the baseline. Train, then submit.",
+        score=baseline,
+        improvement=0.0,
+        lineage="copied",
+        weights_sha256=digest,
+    )
+
+
 def score_verdict(
     score: EvalScore, baseline: EvalScore, ablated: EvalScore | None, origin: LineageReport, digest: str
 ) -> SubmissionVerdict:
@@ -199,3 +214,14 @@ def score_verdict(
 def _name_left_out(names: tuple[str, ...]) -> str:
     shown = (name if len(name) <= NAME_CHARACTERS else f"{name[:NAME_CHARACTERS]}…" for name in names)
     return f"Ignored, because not part of a model: {', '.join(shown)}." if names else ""
+
+
+def shorten_error(error: Agent2RLError) -> str:
+    """Return the message for the agent and the record, limited so that long file names cannot fill it."""
+    text = str(error)
+    return text if len(text) <= MESSAGE_CHARACTERS else text[:MESSAGE_CHARACTERS] + " … (cut)"
+
+
+def hide_numbers(text: str) -> str:
+    """Replace every number by N, because a length or a count could reveal an example."""
+    return re.sub(r"\d(?:[\d.,_]*\d)?", "N", text)

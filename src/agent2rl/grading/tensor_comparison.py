@@ -92,14 +92,14 @@ class NotFinite(ValueError):
     """A tensor has NaN, infinity, or values with infinite squares."""
 
 
-def measure_tensor(found: Tensor, base: Tensor) -> TensorFit | None:
+def measure_tensor(submitted: Tensor, base: Tensor) -> TensorFit | None:
     """Compare a tensor of the base's shape; None if it has no values or the base is all zeros."""
     rows, columns = matrix_shape(base)
     by_row: list[Floats] = []
     by_column = np.zeros((3, columns))
     square, equal = 0.0, 0
     with np.errstate(all="ignore"):
-        for mine, theirs in zip(_read_row_chunks(found, rows), _read_row_chunks(base, rows), strict=True):
+        for mine, theirs in zip(_read_row_chunks(submitted, rows), _read_row_chunks(base, rows), strict=True):
             change = mine - theirs
             pairs = ((change, theirs), (mine, mine), (theirs, theirs))
             by_row.append(np.stack([np.einsum("ij,ij->i", *pair) for pair in pairs]))
@@ -111,16 +111,16 @@ def measure_tensor(found: Tensor, base: Tensor) -> TensorFit | None:
         return _compute_fit(np.concatenate(by_row, axis=1), by_column, square, equal / (rows * columns))
 
 
-def is_rearranged(found: Tensor, base: Tensor, astray: tuple[tuple[int, ...], tuple[int, ...]]) -> bool:
+def is_rearranged(submitted: Tensor, base: Tensor, astray: tuple[tuple[int, ...], tuple[int, ...]]) -> bool:
     """Return whether the lines that went astray are the base's: moved, rotated, or with another sign."""
     rows, columns = matrix_shape(base)
     with np.errstate(all="ignore"):
-        return (len(astray[0]) > 1 and _match_base_lines(_sample_rows(found, base, astray[0]), columns)) or (
-            len(astray[1]) > 1 and _match_base_lines(_sample_columns(found, base, astray[1]), rows)
-        )
+        return (
+            len(astray[0]) > 1 and _match_base_lines(_sample_rows(submitted, base, astray[0]), columns)
+        ) or (len(astray[1]) > 1 and _match_base_lines(_sample_columns(submitted, base, astray[1]), rows))
 
 
-def measure_rest(found: Tensor, base: Tensor, retained: float) -> RestGeometry | None:
+def measure_rest(submitted: Tensor, base: Tensor, retained: float) -> RestGeometry | None:
     """Compare the angles between the columns of the rest with the angles between the base's columns.
 
     Training updates a matrix by what flows through it, so what it adds has angles like the base's. Another
@@ -130,7 +130,7 @@ def measure_rest(found: Tensor, base: Tensor, retained: float) -> RestGeometry |
     picked = np.unique(np.linspace(0, columns - 1, min(columns, REST_COLUMNS)).astype(int))
     rest_gram, base_gram = np.zeros((2, len(picked), len(picked)))
     with np.errstate(all="ignore"):
-        for mine, theirs in zip(_read_row_chunks(found, rows), _read_row_chunks(base, rows), strict=True):
+        for mine, theirs in zip(_read_row_chunks(submitted, rows), _read_row_chunks(base, rows), strict=True):
             base_columns = theirs[:, picked]
             rest_columns = mine[:, picked] - retained * base_columns
             rest_gram += rest_columns.T @ rest_columns
@@ -159,15 +159,15 @@ def _compare_grams(rest_gram: Floats, base_gram: Floats, rows: int) -> RestGeome
     )
 
 
-def measure_added_rows(found: Tensor, base: Tensor) -> AddedRows | None:
+def measure_added_rows(submitted: Tensor, base: Tensor) -> AddedRows | None:
     """Measure the rows after the base's; None if there are none or the dtype has no lengths."""
-    count = found.shape[0] - base.shape[0] if base.shape else 0
+    count = submitted.shape[0] - base.shape[0] if base.shape else 0
     if count <= 0:
         return None
-    if not {found.dtype, base.dtype} <= READABLE.keys():
+    if not {submitted.dtype, base.dtype} <= READABLE.keys():
         return AddedRows(count, None)
     with np.errstate(all="ignore"):
-        added = _median_row_length(found, base.shape[0], found.shape[0])
+        added = _median_row_length(submitted, base.shape[0], submitted.shape[0])
         usual = _median_row_length(base, 0, base.shape[0])
         length = added / usual if usual > 0 else float("nan")
     return AddedRows(count, length if isfinite(length) else None)
@@ -198,14 +198,14 @@ def _compute_fit(rows: Floats, columns: Floats, square: float, unchanged: float)
     if theirs <= 0:
         return None
     explained = max(float(np.nansum((lines[0] + lines[2]) ** 2 / lines[2])) for lines in (rows, columns))
-    left = max(0.0, mine - explained)
+    residual = max(0.0, mine - explained)
     return TensorFit(
         unchanged=unchanged,
         distance=sqrt(square / theirs),
         retained=1 + gain / theirs,
         added=sqrt(max(0.0, square / theirs - (gain / theirs) ** 2)),
         pull=gain / sqrt(square * theirs) if square else 0.0,
-        rescaled=max(0.0, 1 - left / square) if square else 0.0,
+        rescaled=max(0.0, 1 - residual / square) if square else 0.0,
         line_cosine=sqrt(min(1.0, explained / mine)) if mine else 0.0,
         astray=(_find_stray_lines(rows), _find_stray_lines(columns)),
     )
@@ -231,10 +231,11 @@ class _SampledLines:
     """The same for the base's at the same places."""
 
 
-def _sample_rows(found: Tensor, base: Tensor, picked: tuple[int, ...]) -> _SampledLines:
+def _sample_rows(submitted: Tensor, base: Tensor, picked: tuple[int, ...]) -> _SampledLines:
     columns = matrix_shape(base)[1]
     mine, theirs = (
-        np.stack([_read_values(tensor, row * columns, columns) for row in picked]) for tensor in (found, base)
+        np.stack([_read_values(tensor, row * columns, columns) for row in picked])
+        for tensor in (submitted, base)
     )
     blocks = [
         (mine @ rows.T, np.square(rows).sum(axis=1)) for rows in _read_row_chunks(base, matrix_shape(base)[0])
@@ -243,12 +244,12 @@ def _sample_rows(found: Tensor, base: Tensor, picked: tuple[int, ...]) -> _Sampl
     return _SampledLines(dots, squares, mine @ mine.T, theirs @ theirs.T)
 
 
-def _sample_columns(found: Tensor, base: Tensor, picked: tuple[int, ...]) -> _SampledLines:
+def _sample_columns(submitted: Tensor, base: Tensor, picked: tuple[int, ...]) -> _SampledLines:
     rows, columns = matrix_shape(base)
     chosen = list(picked)
     dots, squares = np.zeros((len(chosen), columns)), np.zeros(columns)
     gram, base_gram = np.zeros((2, len(chosen), len(chosen)))
-    for mine, theirs in zip(_read_row_chunks(found, rows), _read_row_chunks(base, rows), strict=True):
+    for mine, theirs in zip(_read_row_chunks(submitted, rows), _read_row_chunks(base, rows), strict=True):
         dots += mine[:, chosen].T @ theirs
         squares += np.square(theirs).sum(axis=0)
         gram += mine[:, chosen].T @ mine[:, chosen]

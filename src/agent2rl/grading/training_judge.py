@@ -70,10 +70,10 @@ class TrainingJudge:
         with self._counting:
             return JudgeUsage(judge=self._judging.name, limit=self._limit, **self._counts)
 
-    def answer_question(self, asked: TrainingJudgeRequest) -> dict[str, Any]:
-        self._count_question(sum(len(said.content) for said in asked.messages))
-        chat = tuple(ChatMessage(said.role, said.content) for said in asked.messages)
-        sampling = Sampling(asked.max_tokens, asked.temperature, asked.seed)
+    def answer_question(self, request: TrainingJudgeRequest) -> dict[str, Any]:
+        self._count_question(sum(len(said.content) for said in request.messages))
+        chat = tuple(ChatMessage(said.role, said.content) for said in request.messages)
+        sampling = Sampling(request.max_tokens, request.temperature, request.seed)
         try:
             with self._turn if self._judging.one_by_one else nullcontext():
                 (reply,) = self._judging.engine.generate([chat], sampling)
@@ -101,9 +101,9 @@ class TrainingJudge:
         if due:
             self._note(self.read_usage())
 
-    def _add_counts(self, **more: int) -> None:
+    def _add_counts(self, **counts: int) -> None:
         with self._counting:
-            for name, number in more.items():
+            for name, number in counts.items():
                 self._counts[name] += number
 
 
@@ -116,9 +116,9 @@ def create_training_judge_app(teacher: TrainingJudge) -> FastAPI:
         return {"object": "list", "data": [{"id": MODEL, "object": "model"}]}
 
     @app.post("/v1/chat/completions")
-    def chat(asked: TrainingJudgeRequest) -> JSONResponse:
+    def chat(request: TrainingJudgeRequest) -> JSONResponse:
         try:
-            return JSONResponse(teacher.answer_question(asked))
+            return JSONResponse(teacher.answer_question(request))
         except QuestionsUsedUp as error:
             return JSONResponse({"error": {"message": error.message}}, status_code=429)
         except Agent2RLError as error:

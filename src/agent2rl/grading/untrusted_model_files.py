@@ -88,8 +88,8 @@ def format_value(value: object) -> str:
 def format_values(values: Iterable[object]) -> str:
     """Format the first few values and the number of the others."""
     items = list(values)
-    more = f" and {len(items) - 5} more" if len(items) > 5 else ""
-    return ", ".join(map(format_value, items[:5])) + more
+    rest = f" and {len(items) - 5} more" if len(items) > 5 else ""
+    return ", ".join(map(format_value, items[:5])) + rest
 
 
 def _iterate_levels(value: object) -> Iterator[list[Any]]:
@@ -229,13 +229,13 @@ def _read_shards(directory: Path, index: Path) -> dict[str, Tensor]:
     missing = sorted(file for file in names if not (directory / file).is_file())
     if missing:
         raise Refusal(f"{INDEX} names missing files: {format_values(missing)}.", SAVE_HINT)
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for file in sorted(names):
         shard = _read_file(directory / file)
         if different := shard.keys() ^ names[file]:
             raise Refusal(f"{INDEX} and {file} disagree about {format_values(sorted(different))}.", SAVE_HINT)
-        found |= shard
-    return found
+        tensors |= shard
+    return tensors
 
 
 def _read_file(path: Path) -> dict[str, Tensor]:
@@ -256,9 +256,9 @@ def _read_file(path: Path) -> dict[str, Tensor]:
         raise _layout_refusal(path, "its __metadata__ does not map text to text")
     if not 1 <= len(header) <= TENSORS:
         raise _layout_refusal(path, f"it has {len(header):,} tensors; 1 to {TENSORS:,} are accepted")
-    found = {name: _parse_tensor(path, name, entry, 8 + length) for name, entry in header.items()}
-    _check_layout(path, found, 8 + length, size)
-    return found
+    tensors = {name: _parse_tensor(path, name, entry, 8 + length) for name, entry in header.items()}
+    _check_layout(path, tensors, 8 + length, size)
+    return tensors
 
 
 def _parse_tensor(path: Path, name: str, entry: Any, start: int) -> Tensor:
@@ -291,8 +291,8 @@ def _is_size_list(value: object) -> bool:
     return isinstance(value, list) and all(type(item) is int and item >= 0 for item in value)
 
 
-def _check_layout(path: Path, found: Mapping[str, Tensor], start: int, size: int) -> None:
-    for name, tensor in sorted(found.items(), key=lambda item: item[1].offsets):
+def _check_layout(path: Path, tensors: Mapping[str, Tensor], start: int, size: int) -> None:
+    for name, tensor in sorted(tensors.items(), key=lambda item: item[1].offsets):
         if tensor.offsets[0] != start:
             raise _layout_refusal(
                 path, f"{format_value(name)} overlaps another tensor or leaves a hole before it"

@@ -154,16 +154,16 @@ def _check_timeline(paths: RunPaths, size: int, digest: str, later: Sequence[Led
     name = paths.relative_name(paths.events)
     if not is_plain_file(paths.events):
         return _describe_missing_file(paths, name)
-    found, rest = sha256_beginning(paths.events, size)
-    if found != digest:
+    beginning, rest = sha256_beginning(paths.events, size)
+    if beginning != digest:
         return f"{name} was changed"
     expected = "".join(canonical_json_line(ledger.make_timeline_event(entry)) for entry in later).encode()
     crashed = not paths.result.exists() and expected.startswith(rest)
     if rest == expected or crashed:
         return None
-    more = rest.startswith(expected)
+    continued = rest.startswith(expected)
     return f"{name} was changed: " + (
-        "it goes on after the run was closed" if more else "its last lines are not what the ledger says"
+        "it goes on after the run was closed" if continued else "its last lines are not what the ledger says"
     )
 
 
@@ -214,36 +214,36 @@ def _check_submission_record(paths: RunPaths, submission: Submission) -> str | N
     """Check that submission.json matches the last ledger record about it."""
     path = paths.submission_paths(submission.id).record
     try:
-        found = Submission.model_validate_json(path.read_bytes())
+        recorded = Submission.model_validate_json(path.read_bytes())
     except (OSError, ValidationError):
         return f"{paths.relative_name(path)} is missing or cannot be read"
-    return None if found == submission else f"{paths.relative_name(path)} was changed"
+    return None if recorded == submission else f"{paths.relative_name(path)} was changed"
 
 
-def _find_unknown_submissions(paths: RunPaths, known: set[int]) -> Iterator[str]:
+def _find_unknown_submissions(paths: RunPaths, numbers: set[int]) -> Iterator[str]:
     """Yield submissions that are not in the ledger. The last one may be a copy that a crash interrupted."""
     for path in sorted(paths.submissions.glob("*")):
-        interrupted = path.name == str(len(known) + 1) and not (path / "submission.json").exists()
-        if path.name not in map(str, known) and not interrupted:
+        interrupted = path.name == str(len(numbers) + 1) and not (path / "submission.json").exists()
+        if path.name not in map(str, numbers) and not interrupted:
             yield f"{paths.relative_name(path)} was added: the ledger knows nothing of it"
 
 
-def _check_manifest(paths: RunPaths, number: int, digest: JsonValue, kept: bool) -> Iterator[str | None]:
+def _check_manifest(paths: RunPaths, number: int, digest: JsonValue, is_kept: bool) -> Iterator[str | None]:
     submission = paths.submission_paths(number)
     name = paths.relative_name(submission.manifest)
     yield (fault := _check_file(paths, name, digest))
-    if fault is not None or not kept:
+    if fault is not None or not is_kept:
         return
     try:
         noted = Manifest.model_validate_json(submission.manifest.read_bytes())
-        found = compute_manifest(submission.model)
+        manifest = compute_manifest(submission.model)
     except (ValidationError, OSError) as error:
         yield f"{paths.relative_name(submission.model)} cannot be read: {type(error).__name__}"
         return
     links = [path for path in submission.model.rglob("*") if path.is_symlink()]
     yield f"{paths.relative_name(links[0])} was added" if links else None
     were = {file.path: file.sha256 for file in noted.files}
-    are = {file.path: file.sha256 for file in found.files}
+    are = {file.path: file.sha256 for file in manifest.files}
     for path in sorted(were | are):
         same = were.get(path) == are.get(path)
         change = "is missing" if path not in are else "was added" if path not in were else "was changed"
@@ -328,6 +328,6 @@ def _list_unpinned(paths: RunPaths, entries: Sequence[LedgerEntry]) -> Iterator[
         if path.exists():
             yield paths.relative_name(path)
     said = [entry.data.get("submission") for entry in entries if entry.kind in ("submitted", "graded")]
-    kept = {str(one["id"]): one.get("kept") for one in said if isinstance(one, dict) and "id" in one}
-    if any(not kept.get(copy.parent.name) for copy in paths.submissions.glob("*/model")):
+    kept_by_id = {str(one["id"]): one.get("kept") for one in said if isinstance(one, dict) and "id" in one}
+    if any(not kept_by_id.get(copy.parent.name) for copy in paths.submissions.glob("*/model")):
         yield "submissions/*/model/ of copies that were not kept"

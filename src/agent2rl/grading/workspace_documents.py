@@ -133,10 +133,10 @@ class _BoundedZipFile(io.BufferedIOBase):
         self._file = file
 
     def read(self, size: int | None = -1, /) -> bytes:
-        found = self._file.read(ZIP_DIRECTORY_BYTES + 1 if size is None or size < 0 else size)
-        if len(found) > ZIP_DIRECTORY_BYTES:
+        data = self._file.read(ZIP_DIRECTORY_BYTES + 1 if size is None or size < 0 else size)
+        if len(data) > ZIP_DIRECTORY_BYTES:
             raise zipfile.BadZipFile("its directory is too large")
-        return found
+        return data
 
     def seekable(self) -> bool:
         return True
@@ -253,8 +253,8 @@ class WorkspaceDocuments:
 
     def _list_directory(self, directory: int, parts: tuple[str, ...]) -> None:
         folders = []
-        with os.scandir(directory) as found:
-            for each in found:
+        with os.scandir(directory) as listing:
+            for each in listing:
                 try:
                     status = each.stat(follow_symlinks=False)
                 except OSError:
@@ -296,14 +296,14 @@ class WorkspaceDocuments:
         if len(self._entries) >= self.bounds.files:
             self._count_unread(TOO_MANY, status.st_size)
             return
-        telling = parts[0] == "code" or TELLING.search(parts[-1])
-        rank = 2 if len(parts) > 1 and parts[0] in GIVEN else 0 if telling else 1
+        informative = parts[0] == "code" or TELLING.search(parts[-1])
+        rank = 2 if len(parts) > 1 and parts[0] in GIVEN else 0 if informative else 1
         self._entries.append(_FileEntry(rank, status.st_size, parts))
 
     def _count_unread(self, reason: str, size: int = 0) -> None:
-        left = self.left_out.setdefault(reason, UnreadCount())
-        left.files += 1
-        left.bytes += size
+        unread = self.left_out.setdefault(reason, UnreadCount())
+        unread.files += 1
+        unread.bytes += size
 
     def _find_spent_bound(self) -> str:
         if time.monotonic() > self._deadline:

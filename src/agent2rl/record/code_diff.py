@@ -30,13 +30,13 @@ def diff_trees(
     store: BaseObjectStore, old: ObjectID | None, new: ObjectID | None, most: int
 ) -> Iterator[str]:
     """Yield the lines of the diff without line ends, up to a number of characters."""
-    told = 0
+    characters = 0
     for change in tree_changes(store, old, new):
         for line in _diff_file(store, change.old, change.new):
-            if told > most:
+            if characters > most:
                 yield "[… the rest is left out …]"
                 return
-            told += len(line) + 1
+            characters += len(line) + 1
             yield line
 
 
@@ -109,8 +109,8 @@ def _format_range(low: int, high: int) -> str:
 def _read_blob(store: BaseObjectStore, entry: TreeEntry | None) -> bytes:
     if entry is None or entry.sha is None:
         return b""
-    found = store[entry.sha]
-    return bytes(found.data) if isinstance(found, Blob) else b""
+    blob = store[entry.sha]
+    return bytes(blob.data) if isinstance(blob, Blob) else b""
 
 
 def _split_lines(content: bytes) -> list[str]:

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from agent2rl.core.errors import UserError
-from agent2rl.core.events import FileSeen, TimelineEvent
+from agent2rl.core.events import EARLIER_SOURCES, FileSeen, TimelineEvent
 from agent2rl.core.grading_records import (
     ContaminationSummary,
     EvalResult,
@@ -77,7 +77,9 @@ class MeterState:
     claimed: Mapping[str, tuple[int, RolloutCounts]] = field(default_factory=dict)
     """By reporter: the number of its last report, and the sum of all its reports."""
     reports: int = 0
-    witnessed: RolloutCounts = field(default_factory=RolloutCounts)
+    served: RolloutCounts = field(default_factory=RolloutCounts)
+    replayed: RolloutCounts = field(default_factory=RolloutCounts)
+    refuted: RolloutCounts = field(default_factory=RolloutCounts)
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,7 @@ def read_resume_state(
     of: defaultdict[str, list[Data]] = defaultdict(list)
     for entry in entries:
         of[entry.kind].append(entry.data)
-    told = [Submission.model_validate(one["submission"]) for one in of["submitted"] + of["graded"]]
+    submissions = [Submission.model_validate(one["submission"]) for one in of["submitted"] + of["graded"]]
     return ResumeState(
         opened_at=entries[0].time if entries else None,
         resumed=len(of["resumed"]),
@@ -163,7 +165,7 @@ def read_resume_state(
         agent_end=next(
             (AgentEnd.model_validate(one["over"]) for one in of["ended"] if one.get("over")), None
         ),
-        submissions={one.id: one for one in told},
+        submissions={one.id: one for one in submissions},
         graded=frozenset(one["submission"]["id"] for one in of["graded"]),
         manifests={one["submission"]["id"]: one["manifest_sha256"] for one in of["submitted"]},
         pinned=frozenset(one["submission"] for one in of["revision_of"]),
@@ -201,13 +203,14 @@ def _measure_lifetime(started: LedgerEntry, noted: float, beat: Heartbeat | None
     return beat.monotonic - began + min(max(0.0, noted - beat.time), BEAT_SECONDS)
 
 
-def _parse_contamination(told: Data) -> ContaminationSummary:
-    return ContaminationSummary(**{name: told[name] for name in ContaminationSummary.model_fields})
+def _parse_contamination(summary: Data) -> ContaminationSummary:
+    return ContaminationSummary(**{name: summary[name] for name in ContaminationSummary.model_fields})
 
 
 def _read_meter_state(events: Iterable[TimelineEvent]) -> MeterState:
     claimed: dict[str, tuple[int, RolloutCounts]] = {}
-    reports, witnessed = 0, RolloutCounts()
+    reports = 0
+    sums = {source: RolloutCounts() for source in ("served", "replayed", "refuted")}
     for event in events:
         if event.kind != "rollouts":
             continue
@@ -218,17 +221,18 @@ def _read_meter_state(events: Iterable[TimelineEvent]) -> MeterState:
             before = claimed.get(data["reporter"], (0, RolloutCounts()))[1]
             claimed[data["reporter"]] = (data["sequence"], before + new)
         else:
-            witnessed = witnessed + new
-    return MeterState(claimed, reports, witnessed)
+            source = EARLIER_SOURCES.get(data["source"]) or data["source"]
+            sums[source] = sums[source] + new
+    return MeterState(claimed, reports, **sums)
 
 
 def _parse_events(events: Iterable[TimelineEvent], kind: str, form: type[R]) -> list[R]:
-    found = []
+    records = []
     for event in events:
         if event.kind == kind:
             with suppress(ValidationError):
-                found.append(form.model_validate(event.data))
-    return found
+                records.append(form.model_validate(event.data))
+    return records
 
 
 # Repair of half-written files. Each step can be repeated.
@@ -275,27 +279,27 @@ def _end_last_line(log: Path) -> None:
             file.write(b"\n")
 
 
-def repair_files(paths: RunPaths, past: ResumeState) -> Iterator[str]:
+def repair_files(paths: RunPaths, resume_state: ResumeState) -> Iterator[str]:
     """Make the files match the ledger, and yield what was done."""
     for path in sorted(paths.submissions.glob("*")):
-        if path.name not in map(str, past.submissions):
+        if path.name not in map(str, resume_state.submissions):
             remove_tree(path)
             yield f"{paths.relative_name(path)} is gone: it was never taken in"
-    for submission in past.submissions.values():
+    for submission in resume_state.submissions.values():
         where = paths.submission_paths(submission.id)
         where.root.mkdir(parents=True, exist_ok=True)
         if _read_submission(paths, submission.id) != submission:
             write_record(where.record, submission)
             yield f"{paths.relative_name(where.record)} was written"
-        if submission.id in past.graded and not submission.kept:
+        if submission.id in resume_state.graded and not submission.kept:
             shutil.rmtree(where.model, ignore_errors=True)
     remove_half_written(paths)
-    if not past.started:
+    if not resume_state.started:
         for path in (paths.workspace, paths.revisions, paths.scratch):
             remove_tree(path)
         paths.agent_log.unlink(missing_ok=True)
         return
-    if not past.agent_end:
+    if not resume_state.agent_end:
         _end_last_line(paths.agent_log)
     for path in paths.scratch.glob("*"):
         if path != paths.agent_scratch:

@@ -28,12 +28,12 @@ def main(path: str) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # they go to all processes of the harness
     file, parent = os.open(path, os.O_WRONLY | os.O_CLOEXEC), os.getppid()
-    over: list[int] = []
-    while not over and os.getppid() == parent:
+    closed_pipe: list[int] = []
+    while not closed_pipe and os.getppid() == parent:
         with suppress(OSError):  # a full disk costs precision, not the run
             os.pwrite(file, format_heartbeat(), 0)
-        over = select.select([0], [], [], BEAT_SECONDS)[0]
-    if over:
+        closed_pipe = select.select([0], [], [], BEAT_SECONDS)[0]
+    if closed_pipe:
         os.pwrite(file, format_heartbeat(), 0)
 
 

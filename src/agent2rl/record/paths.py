@@ -255,14 +255,14 @@ def find_run(name: str, runs: Path) -> RunPaths:
     """Find a run by its directory, by its id or an unambiguous prefix of it below `runs`, or as `latest`."""
     if (Path(name) / "spec.json").is_file():
         return RunPaths(Path(name).resolve())
-    known = [path.parent for path in sorted(runs.glob("*/spec.json"))]
-    found = [path for path in known if path.name.startswith(name)]
-    exact = known[-1:] if name == LATEST else [path for path in found if path.name == name]
-    if len(exact or found) == 1:
-        return RunPaths((exact or found)[0].resolve())
-    if found:
+    runs_by_name = [path.parent for path in sorted(runs.glob("*/spec.json"))]
+    matches = [path for path in runs_by_name if path.name.startswith(name)]
+    exact = runs_by_name[-1:] if name == LATEST else [path for path in matches if path.name == name]
+    if len(exact or matches) == 1:
+        return RunPaths((exact or matches)[0].resolve())
+    if matches:
         raise UserError(
-            f"{name!r} matches {len(found)} runs.", f"One of: {', '.join(p.name for p in found[:8])}."
+            f"{name!r} matches {len(matches)} runs.", f"One of: {', '.join(p.name for p in matches[:8])}."
         )
     raise UserError(
         f"There is no run {name!r}: neither a run directory nor an id below {runs}.",
@@ -294,8 +294,8 @@ def list_run_files(paths: RunPaths) -> Iterator[Path]:
     while folders:
         folder = folders.pop()
         try:
-            with os.scandir(folder) as found:
-                entries = sorted(found, key=lambda one: one.name)
+            with os.scandir(folder) as listing:
+                entries = sorted(listing, key=lambda one: one.name)
         except FileNotFoundError:  # in an active run, git's folders come and go
             continue
         except OSError:

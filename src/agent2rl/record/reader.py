@@ -72,14 +72,16 @@ def read_run(paths: RunPaths) -> RunView:
     result = _read_record(paths.result, RunResult, notes) if paths.result.exists() else None
     chain = ledger.read_ledger(paths.ledger, paths.ledger_head)
     numbers = sorted(int(path.name) for path in paths.submissions.glob("*") if NUMBER.fullmatch(path.name))
-    found = [_read_record(paths.submission_paths(number).record, Submission, notes) for number in numbers]
+    submissions = [
+        _read_record(paths.submission_paths(number).record, Submission, notes) for number in numbers
+    ]
     return RunView(
         paths=paths,
         spec=spec,
         state="finished" if result else "running" if is_held(paths.lock) else "crashed",
         result=result,
         baseline=result.baseline if result else _find_baseline(chain),
-        submissions=tuple(submission for submission in found if submission),
+        submissions=tuple(submission for submission in submissions if submission),
         contamination=(
             _read_record(paths.contamination, Contamination, notes) if paths.contamination.exists() else None
         ),
@@ -138,12 +140,12 @@ def _read_lines(path: Path, kind: type[R], notes: list[str]) -> list[R]:
     except OSError as error:
         notes.append(f"{path.name} cannot be read ({type(error).__name__})")
         return []
-    found, bad = [], 0
+    records, bad = [], 0
     for line in lines:
         try:
-            found.append(kind.model_validate_json(line))
+            records.append(kind.model_validate_json(line))
         except ValidationError:
             bad += 1
     if bad:
         notes.append(f"{path.name} has {bad} of {len(lines)} lines that cannot be read")
-    return found
+    return records

@@ -21,12 +21,12 @@ from agent2rl.core.llm import LlmExchange, LlmUsage
 from agent2rl.core.records import Record, RunResult, RunSpec
 from agent2rl.record.crash_recovery import (
     ResumeState,
+    read_resume_state,
     read_spec,
     remove_half_written,
     repair_files,
     repair_line_files,
 )
-from agent2rl.record.crash_recovery import read_resume_state as read_past
 from agent2rl.record.files import (
     canonical_json_line,
     remove_tree,
@@ -43,12 +43,12 @@ Notify = Callable[[TimelineEvent], None]
 
 
 class Recorder:
-    def __init__(self, paths: RunPaths, notify: Notify, hold: RunLock, past: ResumeState) -> None:
+    def __init__(self, paths: RunPaths, notify: Notify, hold: RunLock, resume_state: ResumeState) -> None:
         self.paths = paths
-        self.past = past
+        self.resume_state = resume_state
         self._notify = notify
         self._lock = threading.Lock()
-        self._counts: Counter[str] = Counter(past.events)
+        self._counts: Counter[str] = Counter(resume_state.events)
         self._hold = hold
         self._events = paths.events.open("a", encoding="utf-8")
         self._sealed = False
@@ -77,19 +77,21 @@ class Recorder:
         spec = read_spec(paths)
         if entries and entries[0].data["spec_sha256"] != sha256_file(paths.spec):
             raise UserError(f"{paths.spec} was changed: the ledger has another hash.", "Restore it.")
-        past = read_past(paths, entries, hold.last_beat)
-        mended = (*mended, *repair_files(paths, past))
-        dead = max(0.0, time.time() - past.last_alive) if past.last_alive else 0.0
-        past = replace(past, resumed=past.resumed + 1, dead_seconds=past.dead_seconds + dead)
-        recorder = cls(paths, notify, hold, past)
+        resume_state = read_resume_state(paths, entries, hold.last_beat)
+        mended = (*mended, *repair_files(paths, resume_state))
+        dead = max(0.0, time.time() - resume_state.last_alive) if resume_state.last_alive else 0.0
+        resume_state = replace(
+            resume_state, resumed=resume_state.resumed + 1, dead_seconds=resume_state.dead_seconds + dead
+        )
+        recorder = cls(paths, notify, hold, resume_state)
         if not entries:
             recorder._record_opening(spec)
         recorder.record_entry(
             "resumed",
             run_id=paths.run_id,
-            used_seconds=past.used_seconds,
+            used_seconds=resume_state.used_seconds,
             dead_seconds=dead,
-            ungraded=len(past.submissions) - len(past.graded),
+            ungraded=len(resume_state.submissions) - len(resume_state.graded),
             mended=list(mended),
         )
         hold.start_heartbeat()
@@ -149,7 +151,7 @@ class Recorder:
         self.record_entry(
             "started",
             deadline=deadline,
-            used_seconds=self.past.used_seconds,
+            used_seconds=self.resume_state.used_seconds,
             monotonic=time.monotonic(),
             instructions_version=instructions_version,
         )
@@ -175,7 +177,7 @@ class Recorder:
         self,
         where: SubmissionPaths,
         split: Split,
-        found: EvalResult,
+        evaluation: EvalResult,
         measured: Mapping[str, JsonValue] | None = None,
     ) -> None:
         """Record the model's answers on a split and the examples without a result.
@@ -183,12 +185,12 @@ class Recorder:
         `measured` says which run measured them and when, if that may have been another run.
         """
         where.root.mkdir(parents=True, exist_ok=True)
-        digest = write_json_lines(where.results_file(split), found.results)
+        digest = write_json_lines(where.results_file(split), evaluation.results)
         name = self.paths.relative_name(where.results_file(split))
-        more: dict[str, JsonValue] = {"missing": {**found.missing}} if found.missing else {}
-        more |= {"measured": {**measured}} if measured else {}
+        extra: dict[str, JsonValue] = {"missing": {**evaluation.missing}} if evaluation.missing else {}
+        extra |= {"measured": {**measured}} if measured else {}
         self.record_entry(
-            "results", file=name, sha256=digest, n=len(found.results), how={**found.how}, **more
+            "results", file=name, sha256=digest, n=len(evaluation.results), how={**evaluation.how}, **extra
         )
 
     def record_lineage(self, where: SubmissionPaths, report: Record) -> None:
@@ -196,17 +198,17 @@ class Recorder:
         digest = write_record(where.lineage, report)
         self.record_entry("lineage", file=self.paths.relative_name(where.lineage), sha256=digest)
 
-    def record_contamination(self, found: Contamination) -> None:
+    def record_contamination(self, contamination: Contamination) -> None:
         """Record the result of the contamination search. Only the file has the passages."""
-        digest = write_record(self.paths.contamination, found)
+        digest = write_record(self.paths.contamination, contamination)
         name = self.paths.relative_name(self.paths.contamination)
-        self.record_entry("contamination", file=name, sha256=digest, **found.summary.model_dump())
+        self.record_entry("contamination", file=name, sha256=digest, **contamination.summary.model_dump())
 
     def record_exchange(self, exchange: LlmExchange) -> None:
         """Record one request to the driver LLM."""
         with self._lock, self.paths.usage.open("a", encoding="utf-8") as file:
             file.write(exchange.model_dump_json() + "\n")
-        asked = DriverRequest(
+        request = DriverRequest(
             began=exchange.at,
             seconds=exchange.seconds,
             stalled_seconds=exchange.stalled_seconds,
@@ -214,7 +216,7 @@ class Recorder:
             input=exchange.tokens.input if exchange.tokens else None,
             output=exchange.tokens.output if exchange.tokens else None,
         )
-        self.record_event("request", **asked.model_dump())
+        self.record_event("request", **request.model_dump())
 
     def record_account(self, path: Path, record: Record | None = None) -> None:
         """Record a file with the agent's own account of its work, after its end."""
@@ -242,10 +244,10 @@ class Recorder:
         with self._lock:
             self._sealed = True
         remove_half_written(self.paths)
-        found = hash_run_files(self.paths)
-        digest = write_record(self.paths.files, found)
+        run_files = hash_run_files(self.paths)
+        digest = write_record(self.paths.files, run_files)
         name = self.paths.relative_name(self.paths.files)
-        self.record_entry("files", file=name, sha256=digest, n=len(found.files))
+        self.record_entry("files", file=name, sha256=digest, n=len(run_files.files))
 
     def __enter__(self) -> Self:
         return self

@@ -68,9 +68,9 @@ class RevisionRecorder:
         self._repo = Repo(str(path)) if path.exists() else Repo.init_bare(str(path), mkdir=True)
         self._reader = reader
         self._lock = threading.Lock()
-        known = list(list_revisions(path)) if path.exists() else []
-        self._number = len(known)
-        self._last = ObjectID(known[-1].commit.encode()) if known else None
+        revisions = list(list_revisions(path)) if path.exists() else []
+        self._number = len(revisions)
+        self._last = ObjectID(revisions[-1].commit.encode()) if revisions else None
         self._bytes = sum(each.stat().st_size for each in path.rglob("*"))  # also of earlier sessions
 
     @property
@@ -100,11 +100,11 @@ class RevisionRecorder:
         """Write the folders from the deepest up; each object is written once."""
         store = self._repo.object_store
         trees: dict[tuple[bytes, ...], Tree] = {(): Tree()}
-        for found in files:
-            blob = self._write_blob(found.content)
-            for depth in range(len(found.path)):
-                trees.setdefault(found.path[:depth], Tree())
-            trees[found.path[:-1]].add(found.path[-1], found.mode, blob.id)
+        for file in files:
+            blob = self._write_blob(file.content)
+            for depth in range(len(file.path)):
+                trees.setdefault(file.path[:depth], Tree())
+            trees[file.path[:-1]].add(file.path[-1], file.mode, blob.id)
         for path in sorted(trees, key=len, reverse=True):
             tree = trees[path]
             if tree.id not in store:
@@ -215,12 +215,12 @@ def _check_tree(repo: Repo, root: ObjectID, seen: set[bytes]) -> str | None:
         name = waiting.pop()
         if name in seen:
             continue
-        fault, found = _read_checked(repo, name)
+        fault, item = _read_checked(repo, name)
         if fault:
             return fault
         seen.add(name)
-        if isinstance(found, Tree):
-            waiting += [entry.sha for entry in found.iteritems()]
+        if isinstance(item, Tree):
+            waiting += [entry.sha for entry in item.iteritems()]
     return None
 
 
@@ -228,15 +228,15 @@ def _read_checked(repo: Repo, name: ObjectID) -> tuple[str | None, ShaFile | Non
     """Read an object and check its hash; return the fault or the object."""
     try:
         kind, content = repo.object_store.get_raw(name)
-        found = ShaFile.from_raw_string(kind, content)
+        item = ShaFile.from_raw_string(kind, content)
     except KeyError:
         return f"the object {name.decode()} is missing", None
     except Exception as error:
         return f"the object {name.decode()} cannot be read: {type(error).__name__}", None
-    header = b"%s %d\0" % (found.type_name, len(content))
+    header = b"%s %d\0" % (item.type_name, len(content))
     if hashlib.sha1(header + content, usedforsecurity=False).hexdigest() != name.decode():
         return f"the object {name.decode()} was changed", None
-    return None, found
+    return None, item
 
 
 def diff_revisions(path: Path, before: int, after: int) -> str:
@@ -265,19 +265,19 @@ class RevisionReader:
     def read_texts(self, commit: str) -> dict[str, str]:
         """Return the first text files of a commit by path, in order."""
         tree = _read_commit(self._repo, ObjectID(commit.encode())).tree
-        found: dict[str, str] = {}
-        room, asked = TEXT_CHARACTERS, 0
+        texts: dict[str, str] = {}
+        room, reads = TEXT_CHARACTERS, 0
         for entry in self._repo.object_store.iter_tree_contents(tree):
             if entry.mode & 0o170000 != 0o100000:
                 continue
-            asked += 1
+            reads += 1
             text = self._read_text(entry.sha)
             if text and len(text) <= room:
-                found[escape_path(entry.path)] = text
+                texts[escape_path(entry.path)] = text
                 room -= len(text)
-            if len(found) >= MOST_TEXTS or asked >= MOST_ASKED:
+            if len(texts) >= MOST_TEXTS or reads >= MOST_ASKED:
                 break
-        return found
+        return texts
 
     def diff_commits(self, before: str | None, after: str, most: int = sys.maxsize) -> str:
         """Return a unified diff from one commit, or from nothing, to another, cut after `most` characters."""
@@ -291,8 +291,8 @@ class RevisionReader:
     def _read_text(self, name: ObjectID) -> str | None:
         if name not in self._texts:
             content = self._repo[name].as_raw_string()
-            kept = b"\0" not in content[:8192] and len(content) <= TEXT_CHARACTERS
-            text = content.decode(errors="replace") if kept else None
+            is_text = b"\0" not in content[:8192] and len(content) <= TEXT_CHARACTERS
+            text = content.decode(errors="replace") if is_text else None
             self._held += len(text or "")
             if self._held > MOST_HELD:
                 return text
@@ -303,30 +303,30 @@ class RevisionReader:
 def _find_tree(repo: Repo, path: Path, number: int) -> ObjectID | None:
     if number == 0:
         return None
-    known = list_revisions(path)
-    if not 0 < number <= len(known):
-        raise UserError(f"There is no revision {number}. The run has {len(known)}.")
-    tree: ObjectID = _read_commit(repo, ObjectID(known[number - 1].commit.encode())).tree
+    revisions = list_revisions(path)
+    if not 0 < number <= len(revisions):
+        raise UserError(f"There is no revision {number}. The run has {len(revisions)}.")
+    tree: ObjectID = _read_commit(repo, ObjectID(revisions[number - 1].commit.encode())).tree
     return tree
 
 
 def _read_commit(repo: Repo, name: ObjectID) -> Commit:
-    found = repo[name]
-    assert isinstance(found, Commit)
-    return found
+    commit = repo[name]
+    assert isinstance(commit, Commit)
+    return commit
 
 
 def _describe_revision(repo: Repo, commit: ObjectID, number: int) -> Revision:
-    found = _read_commit(repo, commit)
-    before = _read_commit(repo, found.parents[0]).tree if found.parents else None
+    content = _read_commit(repo, commit)
+    before = _read_commit(repo, content.parents[0]).tree if content.parents else None
     store = repo.object_store
     return Revision(
         number=number,
         commit=commit.decode(),
-        at=float(found.commit_time),
-        reason=found.message.decode(errors="replace").partition("\n")[0],
-        files=len(list(store.iter_tree_contents(found.tree))),
-        changed=len(list(tree_changes(store, before, found.tree))),
+        at=float(content.commit_time),
+        reason=content.message.decode(errors="replace").partition("\n")[0],
+        files=len(list(store.iter_tree_contents(content.tree))),
+        changed=len(list(tree_changes(store, before, content.tree))),
     )
 
 

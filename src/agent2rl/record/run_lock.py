@@ -43,7 +43,7 @@ class RunLock:
                 f"The lock of {path.parent.name} cannot be opened: {error.strerror}.",
                 "Resume a run as the user who started it, on a machine where its directory is writable.",
             ) from error
-        self._over = threading.Event()
+        self._released = threading.Event()
         self._thread: threading.Thread | None = None
         self._heart: subprocess.Popen[bytes] | None = None
         try:
@@ -66,9 +66,9 @@ class RunLock:
         self._thread.start()
 
     def close(self) -> None:
-        if self._over.is_set():
+        if self._released.is_set():
             return
-        self._over.set()
+        self._released.set()
         if self._thread:
             self._thread.join()
         if self._heart:
@@ -84,7 +84,7 @@ class RunLock:
 
     def _replace_heartbeat(self) -> None:
         """Write a heartbeat if the heartbeat process did not start or was killed."""
-        while not self._over.wait(BEAT_SECONDS):
+        while not self._released.wait(BEAT_SECONDS):
             if self._heart is None or self._heart.poll() is not None:
                 with suppress(OSError):
                     os.pwrite(self._file, heartbeat.format_heartbeat(), 0)
@@ -106,12 +106,12 @@ def is_held(path: Path) -> bool:
     except OSError:  # missing, or not accessible
         return False
     try:
-        found = fcntl.fcntl(file, fcntl.F_OFD_GETLK, _pack_flock())
+        reply = fcntl.fcntl(file, fcntl.F_OFD_GETLK, _pack_flock())
     except OSError:  # not a file that can be locked
         return False
     finally:
         os.close(file)
-    kind: int = struct.unpack(FLOCK_FORMAT, found)[0]
+    kind: int = struct.unpack(FLOCK_FORMAT, reply)[0]
     return kind != fcntl.F_UNLCK
 
 

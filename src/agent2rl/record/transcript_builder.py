@@ -93,8 +93,8 @@ class TranscriptBuilder:
         """Add a tool call; a repeated call counts once."""
         if call in self._callers:
             return
-        kept = self._keep_text(arguments.shown) == arguments.shown
-        turn.calls.append(AgentToolCall(id=call, name=name, arguments=arguments.value if kept else None))
+        complete = self._keep_text(arguments.shown) == arguments.shown
+        turn.calls.append(AgentToolCall(id=call, name=name, arguments=arguments.value if complete else None))
         self._callers[call] = turn
 
     def add_observation(self, call: str, text: str, failed: bool = False) -> None:
@@ -122,12 +122,12 @@ class TranscriptBuilder:
         )
 
     def _keep_text(self, text: str) -> str:
-        kept = _cut_text(text)
-        if len(kept) > self._room:
+        shortened = _cut_text(text)
+        if len(shortened) > self._room:
             self.unread += 1
             return ""
-        self._room -= len(kept)
-        return kept
+        self._room -= len(shortened)
+        return shortened
 
 
 EventReader = Callable[[JsonNode, TranscriptBuilder], None]

@@ -97,8 +97,8 @@ class JsonNode:
 
     @property
     def entries(self) -> list[tuple[str, "JsonNode"]]:
-        found = self.value if isinstance(self.value, dict) else {}
-        return [(name, JsonNode(value)) for name, value in found.items()]
+        mapping = self.value if isinstance(self.value, dict) else {}
+        return [(name, JsonNode(value)) for name, value in mapping.items()]
 
     @property
     def text(self) -> str:

@@ -1,11 +1,11 @@
-"""Read an agent's workspace safely: its code for snapshots, and weights and logs as they appear.
+"""Read an agent's workspace safely: its code for snapshots, and weights, logs and metrics as they appear.
 
 A snapshot has all of `code/`, scripts elsewhere, and the agent's own mounted files. Links are not followed,
 pipes and sockets are not opened, and everything is bounded. Of large or binary files only the hash is kept.
 `.git` folders are left out, because git cannot store them.
 
-The search for weights and logs opens only folders. Folders near the top come first, and the number of names
-per folder and in total is bounded, so a million files cost no more than thousands.
+The search for weights, logs and metrics opens only folders. Folders near the top come first, and the number
+of names per folder and in total is bounded, so a million files cost no more than thousands.
 """
 
 import hashlib
@@ -76,18 +76,18 @@ class WorkspaceReader:
     """The agent's own files that are mounted into the workspace."""
     everything: bool = False
     """Whether all files except hidden ones count as code."""
-    _kept: dict[tuple[int, ...], bytes] = field(default_factory=dict)
+    _contents: dict[tuple[int, ...], bytes] = field(default_factory=dict)
 
     def take_snapshot(self) -> "CodeSnapshot":
         reading = CodeSnapshot()
-        kept, self._kept = self._kept, {}
+        earlier, self._contents = self._contents, {}
         try:
             top = os.open(self.root, DIRECTORY)
         except OSError:
             return reading
         try:
-            for found in self._read_folder(top, (), reading, kept):
-                reading.files.append(found)
+            for file in self._read_folder(top, (), reading, earlier):
+                reading.files.append(file)
                 if len(reading.files) >= MOST_FILES:
                     reading.whole = False
                     break
@@ -102,7 +102,7 @@ class WorkspaceReader:
         folder: int,
         path: tuple[bytes, ...],
         reading: "CodeSnapshot",
-        kept: dict[tuple[int, ...], bytes],
+        earlier: dict[tuple[int, ...], bytes],
     ) -> Iterator[SnapshotFile]:
         reading.folders.append(path)
         for name in _list_names(folder, reading):
@@ -117,13 +117,13 @@ class WorkspaceReader:
                         continue
                     below = os.open(name, DIRECTORY, dir_fd=folder)
                     try:
-                        yield from self._read_folder(below, where, reading, kept)
+                        yield from self._read_folder(below, where, reading, earlier)
                     finally:
                         os.close(below)
                 elif self._keeps_file(name, path) and (
-                    found := self._read_file(folder, name, about, where, reading, kept)
+                    file := self._read_file(folder, name, about, where, reading, earlier)
                 ):
-                    yield found
+                    yield file
             except OSError:  # it disappeared meanwhile
                 continue
 
@@ -146,15 +146,15 @@ class WorkspaceReader:
         about: os.stat_result,
         path: tuple[bytes, ...],
         reading: "CodeSnapshot",
-        kept: dict[tuple[int, ...], bytes],
+        earlier: dict[tuple[int, ...], bytes],
     ) -> SnapshotFile | None:
         if stat.S_ISLNK(about.st_mode):
             return SnapshotFile(path, 0o120000, os.fsencode(os.readlink(name, dir_fd=folder)))
         if not stat.S_ISREG(about.st_mode):
             return None
         key = (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
-        content = reading.bound_content(kept[key] if key in kept else _read_content(folder, name))
-        self._kept[key] = content
+        content = reading.bound_content(earlier[key] if key in earlier else _read_content(folder, name))
+        self._contents[key] = content
         return SnapshotFile(path, 0o100755 if about.st_mode & 0o100 else 0o100644, content)
 
 
@@ -190,17 +190,17 @@ def read_brought_files(mounts: Iterable[tuple[Path, str]]) -> tuple[SnapshotFile
 
     Hidden files are left out, because they may contain keys.
     """
-    found: dict[tuple[bytes, ...], SnapshotFile] = {}
+    brought: dict[tuple[bytes, ...], SnapshotFile] = {}
     for source, target in mounts:
         place = tuple(os.fsencode(part) for part in PurePosixPath(target).parts)
         if source.is_dir():
             files = WorkspaceReader(source, everything=True).take_snapshot().files
-            found |= {(*place, *one.path): replace(one, path=(*place, *one.path)) for one in files}
+            brought |= {(*place, *one.path): replace(one, path=(*place, *one.path)) for one in files}
             continue
         with suppress(OSError), open_folder(source.parent, ()) as directory:
             mode = 0o100755 if source.stat().st_mode & 0o100 else 0o100644
-            found[place] = SnapshotFile(place, mode, _read_content(directory, source.name))
-    return tuple(found.values())
+            brought[place] = SnapshotFile(place, mode, _read_content(directory, source.name))
+    return tuple(brought.values())
 
 
 def _list_names(folder: int, reading: CodeSnapshot) -> list[str]:
@@ -228,19 +228,21 @@ def _read_content(folder: int, name: str) -> bytes:
         while (part := file.read(1 << 20)) and size <= HASHED_BYTES:
             digest.update(part)
             size += len(part)
-        told = f"sha256 {digest.hexdigest()}" if size <= HASHED_BYTES else "too large to be hashed"
-        return _format_placeholder(told, os.fstat(file.fileno()).st_size)
+        description = f"sha256 {digest.hexdigest()}" if size <= HASHED_BYTES else "too large to be hashed"
+        return _format_placeholder(description, os.fstat(file.fileno()).st_size)
 
 
-# Weights and logs, found as they appear.
+# Weights, logs and metrics, found as they appear.
 
 WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
 WATCHED_LOGS = (".log", ".out", ".err", ".txt", "trainer_state.json")
-METRICS = re.compile(r"(log|metric|history).*\.jsonl$", re.IGNORECASE)
+TEXT_METRICS = re.compile(r"(log|metric|history).*\.jsonl$", re.IGNORECASE)
+METRICS = re.compile(r"tfevents\.|\.wandb$|(progress|stats|scalars|curves?|rewards).*\.jsonl$", re.IGNORECASE)
+"""Files that only hold metrics: TensorBoard's, W&B's, and JSON lines that no other rule calls a log."""
 MOST_WATCHED, MOST_IN_FOLDER, MOST_WATCHED_DEPTH = 20_000, 2_000, 10
 LONGEST_PATH = 1000
 
-What = Literal["weights", "log"]
+What = Literal["weights", "log", "metrics"]
 Size = tuple[int, float]
 """Size in bytes and time of the last change."""
 
@@ -248,32 +250,32 @@ Size = tuple[int, float]
 class WorkspaceWatcher:
     """Finds new and changed files; unchanged files are reported once."""
 
-    def __init__(self, root: Path, told: Iterable[FileSeen] = ()) -> None:
+    def __init__(self, root: Path, noted: Iterable[FileSeen] = ()) -> None:
         """`told`: files that were already reported before a crash."""
         self.root = root
         self.seen = 0
         """Number of names in the last search."""
         self._noted: dict[tuple[str, What], Size] = {
-            (one.path, one.what): (one.bytes, one.changed) for one in told
+            (one.path, one.what): (one.bytes, one.changed) for one in noted
         }
         self._last: dict[tuple[str, What], Size] = {}
 
     def find_changes(self, last: bool = False) -> list[FileSeen]:
         """Return new files, and changed files that are stable by now; with `last`, all changed files."""
-        found = self._scan_workspace()
-        told = []
-        for key, size in found.items():
+        sizes = self._scan_workspace()
+        changes = []
+        for key, size in sizes.items():
             rests = last or key not in self._noted or self._last.get(key) == size
             if self._noted.get(key) != size and rests:
                 self._noted[key] = size
-                told.append(FileSeen(path=key[0], what=key[1], bytes=size[0], changed=size[1]))
-        self._last = found
-        self._noted = {key: self._noted[key] for key in found if key in self._noted}
-        return told
+                changes.append(FileSeen(path=key[0], what=key[1], bytes=size[0], changed=size[1]))
+        self._last = sizes
+        self._noted = {key: self._noted[key] for key in sizes if key in self._noted}
+        return changes
 
     def _scan_workspace(self) -> dict[tuple[str, What], Size]:
         self.seen = 0
-        found: dict[tuple[str, What], Size] = {}
+        sizes: dict[tuple[str, What], Size] = {}
         waiting: deque[tuple[str, ...]] = deque([()])
         while waiting and self.seen < MOST_WATCHED:
             path = waiting.popleft()
@@ -282,11 +284,11 @@ class WorkspaceWatcher:
                     for name, what, size in self._scan_folder(descriptor, path, waiting):
                         where = path if what == "weights" else (*path, name)
                         key = (untrusted_files.sanitize_line("/".join(where) or ".", LONGEST_PATH), what)
-                        before = found.get(key, (0, 0.0))
-                        found[key] = (before[0] + size[0], max(before[1], size[1]))
+                        before = sizes.get(key, (0, 0.0))
+                        sizes[key] = (before[0] + size[0], max(before[1], size[1]))
             except OSError:  # it disappeared, became a link, or is not readable
                 continue
-        return found
+        return sizes
 
     def _scan_folder(
         self, descriptor: int, path: tuple[str, ...], waiting: deque[tuple[str, ...]]
@@ -312,7 +314,9 @@ def _enters_folder(name: str, path: tuple[str, ...]) -> bool:
 def _classify_file(name: str) -> What | None:
     if name.endswith(WEIGHTS):
         return "weights"
-    return "log" if name.endswith(WATCHED_LOGS) or METRICS.search(name) else None
+    if name.endswith(WATCHED_LOGS) or TEXT_METRICS.search(name):
+        return "log"
+    return "metrics" if METRICS.search(name) else None
 
 
 def _stat_file(entry: "os.DirEntry[str]") -> Size | None:

@@ -24,7 +24,7 @@ from agent2rl.report.export import runs_below as runs_below
 
 logger = logging.getLogger(__name__)
 
-VERSION = 2
+VERSION = 3
 """Increase when the digest of the same record changes."""
 
 

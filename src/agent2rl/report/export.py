@@ -77,6 +77,7 @@ def build_wide_row(view: RunView) -> Row:
         "ending": result.ending if result else None,
         "mode": spec.mode,
         "protocol": spec.protocol,
+        "expert": spec.expert,
         "seed": spec.seed,
         "engine": spec.engine,
         "sandbox": spec.sandbox,
@@ -96,7 +97,7 @@ def build_wide_row(view: RunView) -> Row:
         "usd": usage.usd if usage else None,
     }
     rollouts = result.rollouts if result else None
-    for source in ("claimed", "witnessed"):
+    for source in ("claimed", "witnessed", "served", "replayed", "refuted"):
         counts = getattr(rollouts, source) if rollouts else None
         for name in ("episodes", "steps", "successes"):
             row[f"{source}_{name}"] = getattr(counts, name) if counts else None

@@ -8,6 +8,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from agent2rl.analysis.findings import AttemptFindings, PrintedCurve
+from agent2rl.core.records import Rollouts
 from agent2rl.report import formatting, headline, page_templates, run_changes, sections, tables
 from agent2rl.report.report_data import ReportData
 from agent2rl.report.sections import build_setup_rows, run_integrity_checks
@@ -81,6 +82,7 @@ CITED = re.compile(r"\[(E\d+(?:[,;]\s*E\d+)*)\]")
 SECTIONS = {
     "headline": "Headline",
     "scores": "Score trajectory",
+    "training": "Training",
     "story": "What happened",
     "attempts": "Attempts",
     "timeline": "Timeline",
@@ -171,12 +173,18 @@ def page(data: ReportData, figures: Mapping[str, str]) -> str:
         checks=run_integrity_checks(data),
         metrics=sections.build_metric_rows(data.findings.metrics),
         activities=sections.build_activity_rows(data.findings.time),
+        trainings=sections.build_training_rows(data),
         setup=build_setup_rows(data),
+        rollout_rows=tables.build_rollout_rows(rollouts) if (rollouts := _get_rollouts(data)) else [],
         groups=_compare_groups(data),
         sections=SECTIONS.items(),
         tones=TONES,
         most_evidence=MOST_EVIDENCE,
     )
+
+
+def _get_rollouts(data: ReportData) -> Rollouts | None:
+    return data.view.result.rollouts if data.view.result else None
 
 
 def _describe_contents(attempt: AttemptFindings) -> str:

@@ -15,16 +15,19 @@ from agent2rl.report.sections import run_integrity_checks
 def list_figure_names(data: ReportData) -> list[str]:
     """Return the figure names in the order of the page, without drawing any."""
     line, started = data.timeline, data.timeline.started is not None
+    trained = bool(sections.build_training_rows(data, drawn=True))
     has_data = {
         "scores": started and any(one.score for one in data.view.submissions),
-        "curves": any(
+        "training": trained,
+        "curves": not trained
+        and any(
             value is not None
             for attempt in data.findings.attempts
             for curve in attempt.curves
             for _, value in curve.points
         ),
         "timeline": bool(line.spans),
-        "rollouts": any(each.claimed.episodes or each.witnessed.episodes for each in line.played),
+        "rollouts": any(each.played.episodes for each in line.played),
         "tokens": started and any(each.tokens for each in data.usage),
         "resources": bool(line.samples),
     }
@@ -39,6 +42,7 @@ PLAIN = re.compile(r"&#91;([E0-9.,;+−\- ]+)\](?![:(])")
 """Brackets around an interval or evidence ids, which cannot form a link."""
 CAPTIONS = {
     "scores": "Scores of the submissions over time",
+    "training": "Metrics of the trainings over steps",
     "curves": "Training curves by attempt",
     "timeline": "What the agent did when",
     "rollouts": "Episodes played and won",
@@ -59,6 +63,7 @@ def page(data: ReportData) -> str:
         ["## What happened", "", *_render_prose(data.findings.summary)],
         _render_llm_summary(data),
         ["## Submissions", "", *_render_figure(data, "scores"), *_render_submissions(data.view)],
+        _render_trainings(data),
         ["## Attempts", "", *_render_attempts(data), *_render_figure(data, "curves")],
         _render_kinds(data.view),
         _render_claims(data),
@@ -135,6 +140,14 @@ def _render_attempts(data: ReportData) -> list[str]:
         *_render_table(("#", "when", "route", "gain", "outcome", "what went wrong", "settings"), rows),
         "",
     ]
+
+
+def _render_trainings(data: ReportData) -> list[str]:
+    rows = sections.build_training_rows(data)
+    if not rows:
+        return []
+    table = _render_table(sections.TRAINING_COLUMNS, [row.cells for row in rows])
+    return ["## Training", "", *_render_figure(data, "training"), *table]
 
 
 def _render_kinds(view: RunView) -> list[str]:

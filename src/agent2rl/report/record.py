@@ -13,7 +13,7 @@ from agent2rl.core.self_reports import AttemptClaims
 from agent2rl.record.reader import State
 from agent2rl.report.report_data import LlmSummary, ReportData
 
-VERSION = 2
+VERSION = 3
 
 
 class RunReport(Record):

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from agent2rl.core.grading_records import ExampleResult, Split
+from agent2rl.core.grading_records import ExampleResult, Split, find_best_submission
 from agent2rl.report import formatting
 from agent2rl.report.report_data import Answers, ReportData
 
@@ -181,9 +181,8 @@ def _collect_answers(parts: Sequence[Answers], number: int | None) -> Sequence[E
 
 
 def _find_best(data: ReportData) -> int | None:
-    """Return the chosen submission; while a run is in progress, the one with the highest score so far."""
+    """Return the chosen submission; while a run is in progress, the best so far."""
     if data.view.result and data.view.result.best:
         return data.view.result.best.id
-    own = [one for one in data.view.submissions if one.lineage not in ("copied", "foreign")]
-    scored = [(one.score.value, -one.id) for one in own if one.score]
-    return -max(scored)[1] if scored else None
+    best = find_best_submission(data.view.submissions)
+    return best.id if best else None

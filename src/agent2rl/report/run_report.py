@@ -170,7 +170,7 @@ EVIDENCE
 def build_prompt(findings: Findings) -> str:
     """Build the prompt for the summary."""
     fields = findings.model_dump(
-        mode="json", exclude={"evidence": True, "gain": {"flips"}}, exclude_none=True
+        mode="json", exclude={"evidence": True, "trainings": True, "gain": {"flips"}}, exclude_none=True
     )
     for attempt in fields["attempts"]:
         attempt.pop("curves", None)

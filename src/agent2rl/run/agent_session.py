@@ -106,10 +106,10 @@ def run_agent_rounds(
     launcher: AgentLauncher, brief: Brief, service: GradingService, recorder: Recorder, max_continues: int
 ) -> AgentEnd:
     """Run the agent until it has used its budget, failed, or continued `max_continues` times."""
-    past, driver = recorder.past, launcher.driver
-    agent_seconds, rounds = past.used_seconds, past.rounds
-    round_brief = _make_resume_brief(brief, driver, service) if past.started else brief
-    min_seconds = BEAT_SECONDS if past.started else 0.0
+    resume_state, driver = recorder.resume_state, launcher.driver
+    agent_seconds, rounds = resume_state.used_seconds, resume_state.rounds
+    round_brief = _make_resume_brief(brief, driver, service) if resume_state.started else brief
+    min_seconds = BEAT_SECONDS if resume_state.started else 0.0
     while True:
         answered = driver.count_answered_requests()
         seconds_left = service.remaining_seconds()
@@ -121,7 +121,7 @@ def run_agent_rounds(
         # an agent that sent no request to its driver would not do so in the next round either
         idle = driver.count_answered_requests() == answered
         failed = last_exit.reason != "exited" or last_exit.code != 0
-        first_round = rounds == past.rounds + 1
+        first_round = rounds == resume_state.rounds + 1
         if round_brief.resumed and first_round and last_exit.reason == "exited" and failed and idle:
             _record_round_end(last_exit, None, recorder)
             recorder.record_event("warning", text=RESTART_WARNING)
@@ -205,7 +205,7 @@ def _record_tool_calls(transcript: Transcript, recorder: Recorder) -> None:
         for call in step.calls:
             name, shown = sanitize_line(call.name, LONGEST_NAME), sanitize_line(call.shown, LONGEST_CALL)
             calls.append(ClaimedToolCall(at=step.at, name=name, shown=shown, failed=call.id in failed))
-    for tool_call in calls[recorder.past.events.get("tool", 0) :]:
+    for tool_call in calls[recorder.resume_state.events.get("tool", 0) :]:
         recorder.record_event("tool", **tool_call.model_dump())
 
 

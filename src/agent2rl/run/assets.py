@@ -39,7 +39,9 @@ from agent2rl.grading.grading_child import EvaluatorFolder, SplitFile
 from agent2rl.grading.worker import ExampleRow
 from agent2rl.record.files import sha256_file, sha256_text
 from agent2rl.run.directory_cache import build_once, store_by_content, write_if_changed
+from agent2rl.run.expert_help import apply_expert_help
 from agent2rl.run.machine import read_free_disk_bytes
+from agent2rl.training.demonstrations import format_demonstrations
 
 # Models of the Hugging Face hub, pinned to a commit: org/name, or org/name@revision.
 
@@ -130,8 +132,8 @@ def _download_files(
     hub: Any, model: HubModel, sizes: dict[str, int], tell: Callable[[str], None]
 ) -> list[Path]:
     names = _select_model_files(model, sizes)
-    found = {name: hub.try_to_load_from_cache(model.repo, name, revision=model.commit) for name in names}
-    size = sum(sizes[name] for name in names if not isinstance(found[name], str))
+    cached = {name: hub.try_to_load_from_cache(model.repo, name, revision=model.commit) for name in names}
+    size = sum(sizes[name] for name in names if not isinstance(cached[name], str))
     cache = Path(hub.constants.HF_HUB_CACHE)
     if (free := read_free_disk_bytes(cache)) < size:
         raise MachineError(
@@ -252,7 +254,9 @@ class Assets:
     records: tuple[Asset, ...]
     whole: Sequence[Example]
     """The training examples with what is withheld of them."""
-    beside: Mapping[str, EvaluatorFolder]
+    demonstrations: str
+    """The file of demonstrations; empty if the run has none."""
+    evaluator_folders: Mapping[str, EvaluatorFolder]
     """What grading children see beside the examples, by name."""
 
 
@@ -265,25 +269,24 @@ def load_assets(spec: RunSpec, task: Task, cache: Path, tell: ProgressCallback =
         if not examples:
             raise UserError(f"The task {task.id!r} has no {name} examples.")
     whole = loaded.train
-    if not spec.expert:
-        loaded = get_expert_remover(task)(loaded)
+    helped = apply_expert_help(task, loaded, spec.expert)
+    loaded, demonstrations = helped.splits, format_demonstrations(helped.demonstrations)
     splits = _write_splits(spec.protocol, loaded, cache / "tasks" / task.id)
     records = [Asset(name="model", source=model, sha256=base.manifest.sha256)]
     source = spec.data_dir or task.id
     train_sha256 = sha256_text(_format_examples(loaded.train))
     records.append(Asset(name="train", source=source, sha256=train_sha256))
-    beside = prepare_beside_folders(loaded, cache / "tasks" / task.id)
+    if demonstrations:
+        records.append(Asset(name="demonstrations", source=source, sha256=sha256_text(demonstrations)))
+    evaluator_folders = prepare_evaluator_folders(loaded, cache / "tasks" / task.id)
     records += [Asset(name=name, source=source, sha256=file.sha256) for name, file in splits.items()]
     records += [
-        Asset(name=f"beside {name}", source=source, sha256=folder.sha256) for name, folder in beside.items()
+        Asset(name=f"beside {name}", source=source, sha256=folder.sha256)
+        for name, folder in evaluator_folders.items()
     ]
-    return Assets(base, loaded.train, loaded.folders, splits, tuple(records), whole, beside)
-
-
-def get_expert_remover(task: Task) -> Callable[[Splits], Splits]:
-    if task.withhold is None:
-        raise UserError(f"The task {task.id!r} has no expert.", "Leave out --no-expert.")
-    return task.withhold
+    return Assets(
+        base, loaded.train, loaded.folders, splits, tuple(records), whole, demonstrations, evaluator_folders
+    )
 
 
 def pin_model_name(name: str) -> str:
@@ -298,10 +301,10 @@ def prepare_model_directory(name: str, cache: Path, tell: ProgressCallback = lam
     if is_directory(name):
         return Path(name).resolve()
     if is_hub_name(name):
-        found = resolve_hub_model(name)
+        hub_model = resolve_hub_model(name)
         return build_once(
-            cache / "models" / "hub" / found.folder,
-            lambda place: download_hub_model(found, place, tell),
+            cache / "models" / "hub" / hub_model.folder,
+            lambda place: download_hub_model(hub_model, place, tell),
         )
     model = get_shipped_model(name)
     if not model.version:
@@ -319,9 +322,9 @@ def choose_default_engine(name: str, gpus: Sequence[str]) -> str:
 
     What asks for `transformers` gets `vllm` where it is installed and there is a GPU.
     """
-    asked = "transformers" if is_directory(name) or is_hub_name(name) else get_shipped_model(name).engine
+    engine = "transformers" if is_directory(name) or is_hub_name(name) else get_shipped_model(name).engine
     vllm = importlib.util.find_spec("vllm") if gpus else None  # looked for, not imported
-    return "vllm" if asked == "transformers" and vllm and vllm.origin else asked
+    return "vllm" if engine == "transformers" and vllm and vllm.origin else engine
 
 
 def is_directory(name: str) -> bool:
@@ -354,16 +357,16 @@ def test_set(loaded: Splits) -> Sequence[Example]:
     return sorted([*loaded.feedback, *loaded.heldout], key=lambda e: e.id) if whole is None else whole
 
 
-def prepare_beside_folders(loaded: Splits, cache: Path) -> dict[str, EvaluatorFolder]:
+def prepare_evaluator_folders(loaded: Splits, cache: Path) -> dict[str, EvaluatorFolder]:
     """Return the folders of the evaluator: the user's own as they are, generated ones from the cache."""
-    found = {}
-    for name, folder in loaded.beside.items():
+    folders = {}
+    for name, folder in loaded.evaluator_folders.items():
         if isinstance(folder, Path):
             _require_plain_files(folder)
-            found[name] = EvaluatorFolder(folder.resolve(), compute_manifest(folder.resolve()).sha256)
+            folders[name] = EvaluatorFolder(folder.resolve(), compute_manifest(folder.resolve()).sha256)
         else:
-            found[name] = EvaluatorFolder(*store_by_content(cache / "beside", name, folder))
-    return found
+            folders[name] = EvaluatorFolder(*store_by_content(cache / "beside", name, folder))
+    return folders
 
 
 def _require_plain_files(folder: Path) -> None:

@@ -5,9 +5,10 @@
 
 After your time the harness reads every file that you left in the workspace and searches for the examples that
 your model is graded on: their prompts, their answers and their other fields. It records the passages that
-match, and a match marks the run as contaminated. You do not have these examples, so this program searches for
-data/train.jsonl instead. Try it on a copied training question to see what matches, or on your own validation
-set to check that it contains no training data.
+match, and a match marks the run as contaminated. Nothing else does. You do not have these examples, so this
+program searches for data/train.jsonl instead, which you may copy and train on. So a passage that it finds is
+harmless: it does not mark the run. Try it on a copied training question to see how close a text must be to
+match, or on your own validation set to check that it contains no training data.
 
 The rule: words are sequences of letters and digits; case and punctuation do not matter. A passage matches if
 it shares at least 30% of an example's sequences of 8 words, or 30 words in a row. Archives (gzip, bzip2, xz,
@@ -28,6 +29,14 @@ from agent2rl.grading.workspace_documents import WorkspaceDocuments
 
 HERE = Path(__file__).resolve().parent
 SHOWN_CHARACTERS = 200
+HARMLESS = (
+    "Harmless: they match training data, which you were given, so they do not mark the run as contaminated. "
+    "Only passages of evaluation examples do, and this program cannot search for those."
+)
+UNKNOWN = (
+    "This program searches for training data only. Passages of evaluation examples, which it does not know, "
+    "would mark the run as contaminated."
+)
 
 
 def read_train_parts(path: Path) -> Iterator[ExamplePart]:
@@ -48,8 +57,8 @@ def find_matches(index: NgramIndex, path: Path, reference: Path) -> Iterator[tup
         file = root / document.path
         if file != reference:
             yield from ((file, match) for match in search_chunks(index, document.chunks))
-    for reason, left in leftovers.left_out.items():
-        print(f"{path}: {left.files} files not read ({reason})", file=sys.stderr)
+    for reason, unread in leftovers.left_out.items():
+        print(f"{path}: {unread.files} files not read ({reason})", file=sys.stderr)
 
 
 def main(arguments: list[str]) -> int:
@@ -66,14 +75,14 @@ def main(arguments: list[str]) -> int:
     for path in options.paths:
         if not path.is_dir() and not path.is_file():
             parser.error(f"no such file or directory: {path}")
-    found = 0
+    passages = 0
     for path in options.paths:
         for file, match in find_matches(index, path.resolve(), options.train.resolve()):
-            found += 1
+            passages += 1
             print(f"{file}: {match.part.example} ({match.part.name}), {match.words} words, {match.share:.0%}")
             print(f"    {match.text[:SHOWN_CHARACTERS]}")
-    print(f"{found} passages found" if found else "nothing found")
-    return 1 if found else 0
+    print(f"{passages} passages found. {HARMLESS}" if passages else f"nothing found. {UNKNOWN}")
+    return 1 if passages else 0
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from agent2rl.core.agent import Agent, Brief, DrivenAgent, DriverLlm
 from agent2rl.core.errors import UserError
 from agent2rl.core.llm import LlmExchange, LlmUsage
 from agent2rl.core.records import Ending, RunSpec
-from agent2rl.core.sandbox import Door, Mount, url_placeholder
+from agent2rl.core.sandbox import Mount, ServiceSocket, url_placeholder
 from agent2rl.gateway.drivers import Driver, parse_driver
 from agent2rl.gateway.gateway import Gateway, Tape
 from agent2rl.gateway.keys import Key
@@ -25,16 +25,16 @@ from agent2rl.grading.server import serve_on_socket
 from agent2rl.record.recorder import Recorder
 from agent2rl.run.settings import Settings, read_secrets
 
-DOOR = "LLM_URL"
+URL_VARIABLE = "LLM_URL"
 CONNECTIONS = 256
 KEY = "agent2rl"
 """Sent by clients in the sandbox that require a key."""
 CLIENT_VARIABLES: Mapping[str, str] = {
-    "OPENAI_BASE_URL": f"{url_placeholder(DOOR)}/v1",
+    "OPENAI_BASE_URL": f"{url_placeholder(URL_VARIABLE)}/v1",
     "OPENAI_API_KEY": KEY,
-    "ANTHROPIC_BASE_URL": url_placeholder(DOOR),
+    "ANTHROPIC_BASE_URL": url_placeholder(URL_VARIABLE),
     "ANTHROPIC_API_KEY": KEY,
-    "GOOGLE_GEMINI_BASE_URL": url_placeholder(DOOR),
+    "GOOGLE_GEMINI_BASE_URL": url_placeholder(URL_VARIABLE),
     "GEMINI_API_KEY": KEY,
 }
 """Environment variables with which a plain program's client library finds the driver."""
@@ -57,7 +57,7 @@ class DriverSession:
     driver: Driver | None = None
     prefix: Path | None = None
     """Directory of the agent's package; it has the same path inside the sandbox."""
-    doors: tuple[Door, ...] = ()
+    sockets: tuple[ServiceSocket, ...] = ()
 
     @property
     def mounts(self) -> tuple[Mount, ...]:
@@ -71,7 +71,7 @@ class DriverSession:
             variables = {**CLIENT_VARIABLES, "LLM_MODEL": self.driver.model}
             return replace(brief, environment={**brief.environment, **variables})
         llm = DriverLlm(
-            self.driver.model, self.driver.choose_wire(self.agent.wires), url_placeholder(DOOR), KEY
+            self.driver.model, self.driver.choose_wire(self.agent.wires), url_placeholder(URL_VARIABLE), KEY
         )
         return replace(brief, llm=llm, prefix=PurePosixPath(self.prefix) if self.prefix else None)
 
@@ -128,13 +128,18 @@ class DriverSetup:
             yield DriverSession(self._agent, stop)
             return
         self._recorders.append(recorder)
-        self._gateway.restore_exchanges(recorder.past.exchanges)
-        over, gateway = _AnyEvent(stop, self._gateway.over), self._gateway
+        self._gateway.restore_exchanges(recorder.resume_state.exchanges)
+        stop_or_over, gateway = _AnyEvent(stop, self._gateway.over), self._gateway
         with serve_on_socket(gateway.application, connections=CONNECTIONS) as socket:
             try:
                 with closing(gateway):
                     yield DriverSession(
-                        self._agent, over, gateway, self._driver, prefix, (Door(DOOR, socket),)
+                        self._agent,
+                        stop_or_over,
+                        gateway,
+                        self._driver,
+                        prefix,
+                        (ServiceSocket(URL_VARIABLE, socket),),
                     )
             finally:
                 recorder.record_usage(gateway.usage())

@@ -16,7 +16,7 @@ from agent2rl import registry
 from agent2rl.core.agent import Agent, Brief
 from agent2rl.core.errors import Agent2RLError
 from agent2rl.core.records import RunResult, RunSpec
-from agent2rl.core.sandbox import Door
+from agent2rl.core.sandbox import ServiceSocket
 from agent2rl.core.task import Task
 from agent2rl.grading.api import create_grading_app
 from agent2rl.grading.baseline import BaselineGrader
@@ -87,7 +87,7 @@ def _execute_run(
         open_grading_proxy(GradingProxyOptions.from_spec(spec), task, settings) as proxy,
         open_recorder() as recorder,
     ):
-        outcome = RunOutcome.from_resume_state(recorder.paths.run_id, spec, recorder.past)
+        outcome = RunOutcome.from_resume_state(recorder.paths.run_id, spec, recorder.resume_state)
         run = _ActiveRun(
             spec,
             task,
@@ -115,7 +115,7 @@ def _execute_run(
             outcome.mark_failed(f"Internal error of agent2rl or a plugin: {type(error).__name__}: {error}")
         if stop.is_set():
             outcome.ending = "interrupted"
-        if proxy.judged and not recorder.past.resumed:
+        if proxy.judged and not recorder.resume_state.resumed:
             outcome.judge_usage = proxy.judged()
         result = outcome.make_result()
         recorder.close(result)
@@ -178,35 +178,35 @@ def _run_agent(run: _ActiveRun, prepared: _PreparedRun) -> GradingService:
     revisions = RevisionWatcher(recorder, workspace.HARNESS_FILES)
     service = GradingService(grading_setup, spec.budget, recorder, run.stop, revisions.pin_submission)
     with (
-        serve_on_socket(create_grading_app(service, task.id)) as grading_socket,
-        training_services.serve_world(task, recorder.paths, assets, service) as world_doors,
+        serve_on_socket(create_grading_app(service, task.id, task.world is not None)) as grading_socket,
+        training_services.serve_world(task, recorder.paths, assets, service) as world_sockets,
         training_services.serve_training_judge(spec, run.settings, recorder) as training_judge,
         run.driver_setup.open_session(prepared.agent_package, recorder, run.stop) as driver,
     ):
         run.leave_open_on_error = (
             False  # the agent may work from here on, so every error is an outcome of the run
         )
-        grading_door = Door("GRADING_SERVER_URL", grading_socket)
-        doors = (grading_door, *world_doors, *training_judge.doors, *driver.doors)
-        agent_end = _run_agent_with_doors(run, prepared, service, driver, revisions, doors)
+        grading_api = ServiceSocket("GRADING_SERVER_URL", grading_socket)
+        sockets = (grading_api, *world_sockets, *training_judge.sockets, *driver.sockets)
+        agent_end = _run_agent_with_sockets(run, prepared, service, driver, revisions, sockets)
     run.outcome.train_judge = training_judge.use()
     run.outcome.rollouts = service.meter.close() if task.world else None
     run.outcome.record_agent_end(agent_end, driver, service)
     return service
 
 
-def _run_agent_with_doors(
+def _run_agent_with_sockets(
     run: _ActiveRun,
     prepared: _PreparedRun,
     service: GradingService,
     driver: DriverSession,
     revisions: RevisionWatcher,
-    doors: tuple[Door, ...],
+    sockets: tuple[ServiceSocket, ...],
 ) -> AgentEnd:
     """Run the agent while its processes and its code are watched, then grade what is still queued."""
     recorder, paths, observer = run.recorder, run.recorder.paths, AgentObserver(run.recorder)
     enclosure = run_steps.make_agent_enclosure(
-        run.spec, prepared.grading_child, prepared.assets, doors, paths
+        run.spec, prepared.grading_child, prepared.assets, sockets, paths
     )
     secrets = run_steps.read_agent_secrets(run.agent, recorder)
     launcher = agent_session.AgentLauncher(
@@ -216,7 +216,7 @@ def _run_agent_with_doors(
     brief = driver.add_driver_to_brief(brief)
     with revisions.watch_workspace(launcher.list_agent_mounts(brief)), observer.observe_agent():
         service.grade_leftover_submissions()
-        agent_end = recorder.past.agent_end
+        agent_end = recorder.resume_state.agent_end
         if agent_end is None:
             deadline = service.start()
             recorder.record_start(deadline, INSTRUCTIONS_VERSION)

@@ -45,12 +45,12 @@ JUDGES = (
 @contextmanager
 def open_judge(name: str, settings: Settings) -> Iterator[JudgeProxy]:
     """Open the named judge inside the context."""
-    kept = settings.cache / "judgements"
+    judgements = settings.cache / "judgements"
     if model := _parse_local_model(name):
         directory = prepare_model_directory(model, settings.cache)
         content = compute_manifest(directory).sha256[:12]
         with registry.find_engine(choose_default_engine(model, ()))(directory) as engine:
-            yield JudgeProxy(f"{HERE}:{pin_model_name(model)}@{content}", engine, kept, one_by_one=True)
+            yield JudgeProxy(f"{HERE}:{pin_model_name(model)}@{content}", engine, judgements, one_by_one=True)
         return
     driver = _parse_judge_driver(name)
     gateway = Gateway(
@@ -61,7 +61,7 @@ def open_judge(name: str, settings: Settings) -> Iterator[JudgeProxy]:
         closing(gateway),
         registry.find_engine(f"{ENGINE}:{driver.model}@unix:{socket}")(Path()) as engine,
     ):
-        yield JudgeProxy(f"{driver.model}@{driver.urls[WIRE]}", engine, kept, usage=gateway.usage)
+        yield JudgeProxy(f"{driver.model}@{driver.urls[WIRE]}", engine, judgements, usage=gateway.usage)
 
 
 def validate_judge_name(name: str) -> None:
@@ -108,8 +108,8 @@ def _parse_judge_driver(name: str) -> Driver:
 
 
 def _find_api_key(driver: Driver) -> Key | None:
-    found = read_secrets(driver.key_names)
-    return next((Key(found[name]) for name in driver.key_names if name in found), None)
+    secrets = read_secrets(driver.key_names)
+    return next((Key(secrets[name]) for name in driver.key_names if name in secrets), None)
 
 
 # Calibration of a judge against the published preferences of a task's benchmark.
@@ -120,13 +120,13 @@ def measure_judge(task: str, judge: str, data_dir: Path | None, most: int, setti
     published = registry.find_task(task).published
     if published is None:
         raise UserError(f"The task {task!r} has no published preferences.", "Try --task alpacaeval.")
-    known = select_preferences(published.preferences(data_dir), most)
+    preferences = select_preferences(published.preferences(data_dir), most)
     with (
         open_judge(judge, settings) as judging,
         serve_grading_proxy(ProxyServices(judging=judging)) as socket,
     ):
         assert socket
-        return calibrate(JudgeReferee(GradingProxyClient(socket)), known)
+        return calibrate(JudgeReferee(GradingProxyClient(socket)), preferences)
 
 
 # A language model that summarises a run. It is named like a judge and asked through a metering gateway.

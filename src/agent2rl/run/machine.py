@@ -19,8 +19,10 @@ def read_memory_bytes() -> int:
     """Return the physical memory, or the container's limit if that is smaller."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limits = [Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes")]
-    found = [int(text) for path in limits if path.exists() and (text := path.read_text().strip()).isdigit()]
-    return min([physical, *found])
+    limit_bytes = [
+        int(text) for path in limits if path.exists() and (text := path.read_text().strip()).isdigit()
+    ]
+    return min([physical, *limit_bytes])
 
 
 def read_free_disk_bytes(path: Path) -> int:
@@ -37,19 +39,19 @@ def list_visible_gpus(visible: str | None) -> tuple[str, ...]:
     """
     if visible is not None:
         names = (name.strip() for name in visible.split(","))
-        found = takewhile(lambda name: name != "-1", names)
-        return tuple(dict.fromkeys(name for name in found if name))
+        visible_names = takewhile(lambda name: name != "-1", names)
+        return tuple(dict.fromkeys(name for name in visible_names if name))
     return tuple(str(index) for index, _ in enumerate(Path("/dev").glob("nvidia[0-9]*")))
 
 
-def resolve_limits(runs: Path, asked: RequestedLimits | None = None) -> Limits:
+def resolve_limits(runs: Path, requested: RequestedLimits | None = None) -> Limits:
     """Return the requested limits. Defaults: most of the memory, most of the free disk, and more processes
     than an honest agent needs."""
-    asked = asked or RequestedLimits()
+    requested = requested or RequestedLimits()
     return Limits(
-        memory_bytes=asked.memory_bytes or max(read_memory_bytes() * 3 // 4, GIB),
-        disk_bytes=asked.disk_bytes or max(read_free_disk_bytes(runs) * 3 // 4, GIB),
-        processes=asked.processes or max(400, 16 * (os.cpu_count() or 1)),
+        memory_bytes=requested.memory_bytes or max(read_memory_bytes() * 3 // 4, GIB),
+        disk_bytes=requested.disk_bytes or max(read_free_disk_bytes(runs) * 3 // 4, GIB),
+        processes=requested.processes or max(400, 16 * (os.cpu_count() or 1)),
     )
 
 
@@ -82,8 +84,8 @@ class GpuSampler:
     def read_gpus(self) -> None:
         """Add one reading of each GPU."""
         if self._handles:
-            found = (_read_gpu(index, handle) for index, handle in enumerate(self._handles))
-            self._read.append(tuple(gpu for gpu in found if gpu))
+            readings = (_read_gpu(index, handle) for index, handle in enumerate(self._handles))
+            self._read.append(tuple(gpu for gpu in readings if gpu))
 
     def take_averages(self) -> tuple[GpuSample, ...]:
         """Return the averages of all readings since the last call."""

@@ -22,7 +22,7 @@ from agent2rl.core.task import ChatEvaluator, Example, JointEvaluator, Splits, T
 from agent2rl.evaluators.win_rates import is_compressed
 from agent2rl.grading.grading_child import GradingChild, count_program_sandboxes
 from agent2rl.run import grading_proxy_setup, machine
-from agent2rl.run.assets import prepare_beside_folders, test_set, write_split_file
+from agent2rl.run.assets import prepare_evaluator_folders, test_set, write_split_file
 from agent2rl.run.grading_proxy_setup import OpenedGradingProxy
 from agent2rl.run.private_places import PrivateSandbox, find_private_places
 from agent2rl.run.settings import Settings
@@ -52,7 +52,7 @@ def make_replay_child(
         engine=ENGINE,
         settings=EvalSettings(),
         splits={},
-        beside=prepare_beside_folders(loaded, settings.cache / "tasks" / task.id),
+        evaluator_folders=prepare_evaluator_folders(loaded, settings.cache / "tasks" / task.id),
         limits=machine.resolve_limits(settings.runs),
         seconds=seconds,
         code=task.code,
@@ -121,7 +121,7 @@ def score_outputs(
     data_dir: Path | None,
     settings: Settings,
     sandbox: str,
-    wanted: grading_proxy_setup.GradingProxyOptions = NO_PROXY,
+    proxy_options: grading_proxy_setup.GradingProxyOptions = NO_PROXY,
 ) -> tuple[OutputScores, tuple[ExampleResult, ...]]:
     task = registry.find_task(name)
     if not isinstance(task.evaluator, ChatEvaluator) and task.world is None:
@@ -133,19 +133,21 @@ def score_outputs(
     outputs = read_outputs(file, splits)
     parts = _list_parts(splits)
     given = {part: [one for one in examples if one.id in outputs] for part, examples in parts.items()}
-    with grading_proxy_setup.open_grading_proxy(wanted, task, settings, needed=False) as proxy:
+    with grading_proxy_setup.open_grading_proxy(proxy_options, task, settings, needed=False) as proxy:
         child = make_replay_child(task, name, splits, settings, sandbox, SECONDS, proxy)
 
         def graded(examples: Sequence[Example]) -> EvalResult:
             return grade_outputs(child, examples, outputs)
 
         if isinstance(task.evaluator, JointEvaluator):  # a run grades each part separately
-            found = {part: graded(examples) for part, examples in given.items() if examples}
+            by_part = {part: graded(examples) for part, examples in given.items() if examples}
         else:
             whole = graded([one for one in _list_all_examples(splits) if one.id in outputs])
-            found = {part: _select_results(whole, examples) for part, examples in given.items() if examples}
-    scores = tuple(_score_part(part, parts[part], result) for part, result in found.items() if result.results)
-    every = {one.id: one for part in reversed(found.values()) for one in part.results}
+            by_part = {part: _select_results(whole, examples) for part, examples in given.items() if examples}
+    scores = tuple(
+        _score_part(part, parts[part], result) for part, result in by_part.items() if result.results
+    )
+    every = {one.id: one for part in reversed(by_part.values()) for one in part.results}
     results = tuple(every[one.id] for one in _list_all_examples(splits) if one.id in every)
     return OutputScores(task=task.id, evaluator=task.evaluator.version, parts=scores), results
 
@@ -170,28 +172,31 @@ def _is_list(file: Path) -> bool:
 
 def read_outputs(file: Path, splits: Splits) -> dict[str, list[str]]:
     """Read the outputs of each example. All listed examples must have the same number."""
-    known = {example.id for example in _list_all_examples(splits)}
-    found: dict[str, list[str]] = {}
+    example_ids = {example.id for example in _list_all_examples(splits)}
+    outputs: dict[str, list[str]] = {}
     try:
         with file.open("rb") as lines:
             for number, line in enumerate(lines, start=1):
                 if line.strip():
                     name, output = _parse_output_row(line, f"{file}, line {number}")
-                    if name not in known:
+                    if name not in example_ids:
                         raise _make_unknown_id_error(name, f"{file}, line {number}", splits)
-                    found.setdefault(name, []).append(output)
+                    outputs.setdefault(name, []).append(output)
     except OSError as error:
         raise UserError(f"Cannot read {file}: {error.strerror}.") from error
-    if not found:
+    if not outputs:
         raise UserError(f"{file} contains no outputs.", FORMAT)
-    few, many = min(found, key=lambda name: len(found[name])), max(found, key=lambda name: len(found[name]))
-    if len(found[few]) != len(found[many]):
+    few, many = (
+        min(outputs, key=lambda name: len(outputs[name])),
+        max(outputs, key=lambda name: len(outputs[name])),
+    )
+    if len(outputs[few]) != len(outputs[many]):
         raise UserError(
-            f"{file} has {_format_line_count(len(found[few]))} for {few!r} "
-            f"and {_format_line_count(len(found[many]))} for {many!r}.",
+            f"{file} has {_format_line_count(len(outputs[few]))} for {few!r} "
+            f"and {_format_line_count(len(outputs[many]))} for {many!r}.",
             "Several lines with one id are several samples: give every id the same number.",
         )
-    return found
+    return outputs
 
 
 def _parse_output_row(line: bytes, place: str) -> tuple[str, str]:
@@ -258,9 +263,9 @@ def _select_results(whole: EvalResult, examples: Sequence[Example]) -> EvalResul
     )
 
 
-def _score_part(part: Part, examples: Sequence[Example], found: EvalResult) -> PartScore:
-    known = {result.id for result in found.results} | {*found.missing}
-    missing = [example.id for example in examples if example.id not in known]
+def _score_part(part: Part, examples: Sequence[Example], evaluation: EvalResult) -> PartScore:
+    answered = {result.id for result in evaluation.results} | {*evaluation.missing}
+    missing = [example.id for example in examples if example.id not in answered]
     return PartScore(
-        of=len(examples), score=statistics.score_evaluation(found, part), missing=tuple(missing[:5])
+        of=len(examples), score=statistics.score_evaluation(evaluation, part), missing=tuple(missing[:5])
     )

@@ -39,9 +39,9 @@ class PreflightFinding:
 
 def check_machine(settings: Settings, sandbox: str) -> Iterator[PreflightFinding]:
     yield from _check_sandbox(sandbox, settings)
-    found = machine.list_visible_gpus(settings.gpus)
-    hint = "" if found else "The miniature tasks need none."
-    yield PreflightFinding("gpu", "ok" if found else "missing", f"{len(found)} visible", hint)
+    gpus = machine.list_visible_gpus(settings.gpus)
+    hint = "" if gpus else "The miniature tasks need none."
+    yield PreflightFinding("gpu", "ok" if gpus else "missing", f"{len(gpus)} visible", hint)
     keys = sorted(read_secrets(KEYS))
     hint = "" if keys else f"Agents driven by an LLM need one of {', '.join(KEYS)}."
     yield PreflightFinding("keys", "ok" if keys else "missing", ", ".join(keys) or "none set", hint)
@@ -55,7 +55,7 @@ def check_task(
     data_dir: Path | None,
     settings: Settings,
     sandbox: str,
-    wanted: grading_proxy_setup.GradingProxyOptions = NO_PROXY,
+    proxy_options: grading_proxy_setup.GradingProxyOptions = NO_PROXY,
 ) -> Iterator[PreflightFinding]:
     """Check in a real grading child that gold answers score 100 and wrong ones 0."""
     task = registry.find_task(name)
@@ -67,14 +67,14 @@ def check_task(
     yield _check_overlap("feedback and held-out", loaded.feedback, loaded.heldout)
     splits: dict[Split, Sequence[Example]] = {"feedback": loaded.feedback, "heldout": loaded.heldout}
     if "search" in task.proxy_services:
-        yield _check_search(wanted)
-    if task.judged and not wanted.judge:
+        yield _check_search(proxy_options)
+    if task.judged and not proxy_options.judge:
         hint = "Then measure it: agent2rl judge calibrate."
         yield PreflightFinding("judge", "missing", "a run must name one with --judge", hint)
         return
-    with grading_proxy_setup.open_grading_proxy(wanted, task, settings, needed=False) as proxy:
+    with grading_proxy_setup.open_grading_proxy(proxy_options, task, settings, needed=False) as proxy:
         child = output_scoring.make_replay_child(task, name, loaded, settings, sandbox, SECONDS, proxy)
-        if wanted.judge and isinstance(task.evaluator, JointEvaluator):
+        if proxy_options.judge and isinstance(task.evaluator, JointEvaluator):
             yield _check_judge(child, task.evaluator, loaded.feedback[:COMPARISONS])
             return
         for split, examples in splits.items():
@@ -97,22 +97,22 @@ def _check_judge(
     return PreflightFinding("judge", "broken" if won > MOST_WON else "ok", detail, hint)
 
 
-def _check_search(wanted: grading_proxy_setup.GradingProxyOptions) -> PreflightFinding:
+def _check_search(proxy_options: grading_proxy_setup.GradingProxyOptions) -> PreflightFinding:
     """Do one real search if a backend is named; a run needs one."""
-    if not wanted.search:
+    if not proxy_options.search:
         return PreflightFinding("search", "missing", "a run must name a search backend", f"--search. {KNOWN}")
-    if wanted.search.startswith("replay:"):
-        return PreflightFinding("search", "ok", wanted.search)
+    if proxy_options.search.startswith("replay:"):
+        return PreflightFinding("search", "ok", proxy_options.search)
     try:
-        found = open_backend(wanted.search, read_secrets(SEARCH_KEYS)).search(PROBE)
+        pages = open_backend(proxy_options.search, read_secrets(SEARCH_KEYS)).search(PROBE)
     except Agent2RLError as error:
         return PreflightFinding("search", "broken", error.message, error.hint)
-    return PreflightFinding("search", "ok", f"{wanted.search} finds {len(found)} pages for {PROBE!r}")
+    return PreflightFinding("search", "ok", f"{proxy_options.search} finds {len(pages)} pages for {PROBE!r}")
 
 
-def _check_overlap(what: str, left: Sequence[Example], right: Sequence[Example]) -> PreflightFinding:
-    seen = {_get_content_key(example) for example in left}
-    shared = [example.id for example in right if _get_content_key(example) in seen]
+def _check_overlap(what: str, first: Sequence[Example], second: Sequence[Example]) -> PreflightFinding:
+    seen = {_get_content_key(example) for example in first}
+    shared = [example.id for example in second if _get_content_key(example) in seen]
     hint = f"Remove them from one side: {', '.join(shared[:3])}" if shared else ""
     return PreflightFinding(
         f"overlap of {what}", "broken" if shared else "ok", f"{len(shared)} examples in both", hint

@@ -43,7 +43,7 @@ class PrivatePlaces:
     def with_assets(self, assets: Assets) -> "PrivatePlaces":
         """Add the prepared splits and folders themselves, in case the cache links to them."""
         splits = tuple(split.path.parent for split in assets.splits.values())
-        folders = tuple(folder.path for folder in assets.beside.values())
+        folders = tuple(folder.path for folder in assets.evaluator_folders.values())
         return replace(self, records=(*self.records, *splits), sources=(*self.sources, *folders))
 
 

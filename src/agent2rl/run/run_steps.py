@@ -30,7 +30,7 @@ from agent2rl.core.grading_records import (
 )
 from agent2rl.core.llm import LlmUsage
 from agent2rl.core.records import Asset, Ending, Isolation, Rollouts, RunResult, RunSpec, TimeBreakdown
-from agent2rl.core.sandbox import Door, Enclosure, Sandbox
+from agent2rl.core.sandbox import Enclosure, Sandbox, ServiceSocket
 from agent2rl.core.task import Task
 from agent2rl.grading.baseline import BaselineGrader
 from agent2rl.grading.contamination_scan import ContaminationScan
@@ -77,12 +77,12 @@ class RunOutcome:
     dead_seconds: float = 0.0
 
     @classmethod
-    def from_resume_state(cls, run_id: str, spec: RunSpec, past: ResumeState) -> Self:
+    def from_resume_state(cls, run_id: str, spec: RunSpec, resume_state: ResumeState) -> Self:
         """Return the outcome of a run so far, with what a crashed harness recorded."""
-        outcome = cls(run_id, spec, resumed=past.resumed, dead_seconds=past.dead_seconds)
-        outcome.started_at = past.opened_at or outcome.started_at
-        outcome.baseline = past.baselines.get("feedback")
-        outcome.count_submissions(past.submissions.values())
+        outcome = cls(run_id, spec, resumed=resume_state.resumed, dead_seconds=resume_state.dead_seconds)
+        outcome.started_at = resume_state.opened_at or outcome.started_at
+        outcome.baseline = resume_state.baselines.get("feedback")
+        outcome.count_submissions(resume_state.submissions.values())
         return outcome
 
     def record_agent_end(self, end: AgentEnd, driver: DriverSession, service: GradingService) -> None:
@@ -168,7 +168,7 @@ def prepare_assets(spec: RunSpec, task: Task, settings: Settings, recorder: Reco
     assets = load_assets(
         spec, task, settings.cache, lambda text: recorder.record_event("preparing", text=text)
     )
-    recorded = recorder.past.assets
+    recorded = recorder.resume_state.assets
     if not recorded:
         recorder.record_entry("assets", assets=[record.model_dump() for record in assets.records])
     elif changed := [asset.name for asset in recorded if asset not in assets.records]:
@@ -197,12 +197,12 @@ def prepare_workspace(
     """Build the workspace, unless the agent has begun: then it stays as the agent left it."""
     paths = recorder.paths
     seen_at = sandbox.workspace(paths.workspace)
-    if recorder.past.started and not paths.workspace.is_dir():
+    if recorder.resume_state.started and not paths.workspace.is_dir():
         raise UserError(
             f"The workspace of {paths.run_id} is missing, with all files of the agent.",
             "Restore it from a copy, then resume again, or start a new run.",
         )
-    if not recorder.past.started:
+    if not recorder.resume_state.started:
         workspace.build_workspace(paths.workspace, seen_at, spec, task, assets)
     return workspace.make_brief(seen_at, spec, task, settings.gpus)
 
@@ -210,7 +210,7 @@ def prepare_workspace(
 def make_grading_child(
     spec: RunSpec, task: Task, sandbox: Sandbox, assets: Assets, settings: Settings, recorder: Recorder
 ) -> GradingChild:
-    recorded = recorder.past.limits
+    recorded = recorder.resume_state.limits
     limits = recorded or machine.resolve_limits(settings.runs, spec.limits)
     if recorded is None:
         recorder.record_entry("limits", **limits.model_dump())
@@ -221,7 +221,7 @@ def make_grading_child(
         settings=EvalSettings(seed=spec.seed, samples=spec.samples, temperature=spec.temperature),
         prompts=spec.prompts,
         splits=assets.splits,
-        beside=assets.beside,
+        evaluator_folders=assets.evaluator_folders,
         limits=limits,
         seconds=spec.grading_seconds,
         code=task.code,
@@ -234,11 +234,11 @@ def grade_baseline(
     baseline: BaselineGrader, split: Split, recorder: Recorder, stop: threading.Event
 ) -> tuple[EvalScore, EvalResult]:
     """Return the untouched model's score and results on a split: recorded, cached or measured now."""
-    past, paths, where = recorder.past, recorder.paths, recorder.paths.baseline
-    results = past.read_recorded_results(paths, where, split)
-    measured = past.find_measurement(paths, where, split)
-    if results and split in past.baselines:
-        return past.baselines[split], results
+    resume_state, paths, where = recorder.resume_state, recorder.paths, recorder.paths.baseline
+    results = resume_state.read_recorded_results(paths, where, split)
+    measured = resume_state.find_measurement(paths, where, split)
+    if results and split in resume_state.baselines:
+        return resume_state.baselines[split], results
     if results is None:
         recorder.record_event("phase", name="baseline", split=split)
         where.root.mkdir(parents=True, exist_ok=True)
@@ -279,7 +279,7 @@ def read_agent_secrets(agent: Agent, recorder: Recorder) -> dict[str, str]:
 
 
 def make_agent_enclosure(
-    spec: RunSpec, child: GradingChild, assets: Assets, doors: tuple[Door, ...], paths: RunPaths
+    spec: RunSpec, child: GradingChild, assets: Assets, sockets: tuple[ServiceSocket, ...], paths: RunPaths
 ) -> Enclosure:
     return Enclosure(
         role="agent",
@@ -290,14 +290,14 @@ def make_agent_enclosure(
         limits=child.limits,
         mounts=workspace.list_read_only_mounts(paths.workspace, spec, assets),
         hidden=_list_hidden_paths(spec),
-        doors=doors,
+        sockets=sockets,
     )
 
 
 def _list_hidden_paths(spec: RunSpec) -> tuple[Path, ...]:
     """Return parts of this package that the agent must not read: evaluation data and a withheld expert."""
     package = Path(agent2rl.__file__).parent
-    experts = () if spec.expert else package.glob("environments/*/expert")
+    experts = () if spec.expert == "full" else package.glob("environments/*/expert")
     return (package / "tasks", *experts)
 
 
@@ -305,7 +305,7 @@ def scan_for_contamination(
     outcome: RunOutcome, scan: ContaminationScan, recorder: Recorder, stop: threading.Event
 ) -> None:
     """Search the agent's files for evaluation data. A failure here never costs the run's result."""
-    outcome.contamination = recorder.past.contamination
+    outcome.contamination = recorder.resume_state.contamination
     if outcome.contamination:
         return
     recorder.record_event("phase", name="contamination")
@@ -341,12 +341,12 @@ def grade_heldout(
     recorder.record_event("phase", name="held-out", submission=best.id)
     parts = grader.check(where)
     results = grader.grade(parts, where, "heldout")
-    outcome.best_heldout = recorder.past.heldout or statistics.score_evaluation(results, "heldout")
+    outcome.best_heldout = recorder.resume_state.heldout or statistics.score_evaluation(results, "heldout")
     if parts.differs_beside_weights:
         ablated = grader.grade_ablations(parts, "heldout").results
         outcome.ablated_heldout = statistics.score_evaluation(ablated, "heldout")
         if outcome.ablated_heldout.value > outcome.baseline_heldout.value:
             reference = ablated
     outcome.heldout = statistics.compare_evaluations(reference, results)
-    if recorder.past.heldout is None:
+    if recorder.resume_state.heldout is None:
         recorder.record_entry("heldout", submission=best.id, score=outcome.best_heldout.model_dump())

@@ -2,6 +2,7 @@
 
 data/
   train.jsonl     one {"id": …, "question": …, "answer": …, …} per line
+  demonstrations.jsonl   games that the expert won, if the run has a number of them
   world.json      names the world to train in, if there is one
   <name>/         the task's folders
 """
@@ -17,13 +18,21 @@ from pydantic import JsonValue
 from agent2rl import registry
 from agent2rl.core.environment import World
 from agent2rl.core.errors import UserError
-from agent2rl.core.task import ChatEvaluator, DataFolder, Evaluator, Example, Task
+from agent2rl.core.task import ChatEvaluator, DataFolder, Evaluator, Example, Splits, Task
 
 
 def write_training_data(
-    data: Path, task: Task, train: Sequence[Example], folders: Mapping[str, DataFolder], templated: bool
+    data: Path,
+    task: Task,
+    train: Sequence[Example],
+    folders: Mapping[str, DataFolder],
+    templated: bool,
+    expert: bool = True,
 ) -> None:
-    """Write the data into an empty directory. Folders that exist elsewhere are mounted later."""
+    """Write the data into an empty directory. Folders that exist elsewhere are mounted later.
+
+    Without `expert`, the world that is opened from the directory has none.
+    """
     with (data / "train.jsonl").open("w", encoding="utf-8") as file:
         file.writelines(
             _format_json_line(_make_training_row(example, task.evaluator, templated)) for example in train
@@ -33,8 +42,10 @@ def write_training_data(
             (data / name).mkdir()
             folder(data / name)
     if task.world:
-        card = json.dumps({"world": registry.resolve_world_address(task.world)})
-        (data / "world.json").write_text(card + "\n", encoding="utf-8")
+        card: dict[str, JsonValue] = {"world": registry.resolve_world_address(task.world)}
+        if not expert:
+            card["expert"] = False
+        (data / "world.json").write_text(json.dumps(card) + "\n", encoding="utf-8")
 
 
 @contextmanager
@@ -47,12 +58,20 @@ def open_training_world(name: str, data_dir: Path | None) -> Iterator[tuple[Task
             f"Tasks that have one: {', '.join(_list_playable_tasks())}.",
         )
     loaded = task.load(data_dir)
+    with open_loaded_world(task, loaded) as world:
+        yield task, world
+
+
+@contextmanager
+def open_loaded_world(task: Task, loaded: Splits) -> Iterator[World]:
+    """Open the training games of loaded splits, with the expert if there is one."""
+    assert task.world is not None
     with TemporaryDirectory(prefix="agent2rl-") as place:
         write_training_data(Path(place), task, loaded.train, loaded.folders, templated=True)
         for folder, source in loaded.folders.items():
             if isinstance(source, Path):
                 (Path(place) / folder).symlink_to(source.resolve())
-        yield task, registry.find_world(task.world)(Path(place))
+        yield registry.find_world(task.world)(Path(place))
 
 
 def _list_playable_tasks() -> Iterator[str]:

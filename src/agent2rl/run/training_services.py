@@ -9,8 +9,8 @@ from string import Template
 from agent2rl import registry
 from agent2rl.core.agent import Brief
 from agent2rl.core.grading_records import JudgeUsage
-from agent2rl.core.records import Budget, RunSpec
-from agent2rl.core.sandbox import Door
+from agent2rl.core.records import ExpertHelp, RunSpec
+from agent2rl.core.sandbox import ServiceSocket
 from agent2rl.core.task import Task
 from agent2rl.environments.adapters import openenv
 from agent2rl.grading.server import serve_on_socket
@@ -22,26 +22,37 @@ from agent2rl.record.recorder import Recorder
 from agent2rl.run import judges
 from agent2rl.run.assets import Assets
 from agent2rl.run.settings import Settings
+from agent2rl.training.demonstrations import DEMONSTRATIONS_FILE
 
 # The task's world: the server for the agent and its section of the instructions.
 
 CONNECTIONS = openenv.MAX_SESSIONS + 64
+EXPERT = """\
+If `world.expert` is not None, an expert plays any training game.
+`agent2rl.environments.adapters.play_expert_episodes(8, world=world)` returns episodes like those of
+`rollout`."""
+DEMONSTRATIONS = """\
+`data/{file}` has {count:,} training games that an expert won, one JSON object a line: `game`, `kind`,
+`won` and `turns`, a list of `observation` and `action`. There are no others: this run has no expert.
+`agent2rl.training.demonstrations.read_demonstrations` reads the file, and
+`agent2rl.training.conversations.encode_demonstrations` turns its games into training sequences."""
 
 
 @contextmanager
 def serve_world(
     task: Task, paths: RunPaths, assets: Assets, service: GradingService
-) -> Iterator[tuple[Door, ...]]:
-    """Serve the run's training games. Yield no doors if the task has no world."""
+) -> Iterator[tuple[ServiceSocket, ...]]:
+    """Serve the run's training games. Yield no service sockets if the task has no world."""
     if task.world is None:
         yield ()
         return
     world = registry.find_world(task.world)(
         _link_world_data(paths, assets, service.graded.child.proxy_socket)
     )
+    service.meter.replay_in(world, service.record_fault)
     app = openenv.application(world, task.id, service.meter, service.record_fault)
     with serve_on_socket(app, connections=CONNECTIONS, message_bytes=openenv.BODY_BYTES) as socket:
-        yield (Door("ENVIRONMENT_URL", socket),)
+        yield (ServiceSocket("ENVIRONMENT_URL", socket),)
 
 
 def _link_world_data(paths: RunPaths, assets: Assets, socket: Path | None) -> Path:
@@ -66,16 +77,24 @@ def add_rollout_key(task: Task, brief: Brief, service: GradingService) -> Brief:
     return replace(brief, environment={**brief.environment, "ROLLOUT_KEY": service.meter.key})
 
 
-def render_world_instructions(task: Task, budget: Budget) -> str:
+def render_world_instructions(task: Task, spec: RunSpec) -> str:
     """Return the section about the world, or an empty string if the task has none."""
     if task.world is None:
         return ""
-    max_steps = budget.environment_steps
+    max_steps = spec.budget.environment_steps
     limit = "as many steps as you like"
     if max_steps is not None:
         limit = f"at most {max_steps} steps in total, in your own processes and on the server"
     text = Path(__file__).with_name("world.md").read_text(encoding="utf-8")
-    return "\n" + Template(text).substitute(limit=limit)
+    return "\n" + Template(text).substitute(limit=limit, expert=_describe_expert(spec.expert))
+
+
+def _describe_expert(level: ExpertHelp) -> str:
+    if level == "none":
+        return "There is no expert and there are no demonstrations."
+    if level == "full":
+        return EXPERT
+    return DEMONSTRATIONS.format(count=level, file=DEMONSTRATIONS_FILE)
 
 
 # The training judge, if the user offers one: its server and its section of the instructions.
@@ -92,9 +111,9 @@ This one answers up to {{questions:,}} questions. They are counted and recorded.
 
 @dataclass(frozen=True)
 class TrainingJudgeAccess:
-    """The doors to the training judge and its usage; empty if none is offered."""
+    """The service sockets to the training judge and its usage; empty if none is offered."""
 
-    doors: tuple[Door, ...] = ()
+    sockets: tuple[ServiceSocket, ...] = ()
     use: Callable[[], JudgeUsage | None] = lambda: None
 
 
@@ -110,10 +129,12 @@ def serve_training_judge(
         def record_usage(usage: JudgeUsage) -> None:
             recorder.record_event("train_judge", **usage.model_dump())
 
-        judge = TrainingJudge(judging, spec.train_judge_questions, recorder.past.train_judge, record_usage)
+        judge = TrainingJudge(
+            judging, spec.train_judge_questions, recorder.resume_state.train_judge, record_usage
+        )
         try:
             with serve_on_socket(create_training_judge_app(judge)) as socket:
-                yield TrainingJudgeAccess((Door(VARIABLE, socket),), judge.read_usage)
+                yield TrainingJudgeAccess((ServiceSocket(VARIABLE, socket),), judge.read_usage)
         finally:
             recorder.record_entry("train_judge", **judge.read_usage().model_dump())
 

@@ -32,13 +32,14 @@ from agent2rl.core.task import ExportableEvaluator, Task
 from agent2rl.record.files import remove_tree
 from agent2rl.run import training_data, training_services
 from agent2rl.run.assets import Assets, is_directory
+from agent2rl.training.demonstrations import DEMONSTRATIONS_FILE
 
 # Prompts: the first one is the same for all agents; the others continue or resume a run.
 
-INSTRUCTIONS_VERSION = 3
+INSTRUCTIONS_VERSION = 4
 """Version of the prompt files. Increase it when a change of rules or wording may change how agents behave.
 spec.json records the version that the run began with, and the ledger the version at each start of the agent.
-A ledger without it is from version 1."""
+A ledger without it is from version 1. docs/run-directory.md says what changed."""
 SKILL = "SKILL.md"
 POINTERS = ("AGENTS.md", "CLAUDE.md", "GEMINI.md")
 REPORTS = "reports"
@@ -151,8 +152,15 @@ def build_workspace(
     for name in ("data", "code", "output", str(get_model_path(spec).parent)):
         (workspace / name).mkdir(parents=True)
     training_data.write_training_data(
-        workspace / "data", task, assets.train, assets.folders, assets.base.templated
+        workspace / "data",
+        task,
+        assets.train,
+        assets.folders,
+        assets.base.templated,
+        expert=spec.expert == "full",
     )
+    if assets.demonstrations:
+        (workspace / "data" / DEMONSTRATIONS_FILE).write_text(assets.demonstrations, encoding="utf-8")
     for name, source in task.exposes.items():
         target = workspace / name
         if target.exists() or name in RESERVED:
@@ -197,7 +205,7 @@ def list_given_texts(task: Task, brief: Brief, assets: Assets) -> tuple[str, ...
         )
     )
     evaluation = [task.evaluator.program()] if isinstance(task.evaluator, ExportableEvaluator) else []
-    return (task.description, brief.instructions, *exposed, *evaluation, *train)
+    return (task.description, brief.instructions, *exposed, *evaluation, *train, assets.demonstrations)
 
 
 def write_run_meta(workspace: Path, spec: RunSpec, task: Task, started_at: float) -> None:
@@ -209,6 +217,7 @@ def write_run_meta(workspace: Path, spec: RunSpec, task: Task, started_at: float
         "task": task.id,
         "base_model": str(get_model_path(spec).relative_to("models")),
         "mode": spec.mode,
+        "expert": spec.expert,
         "seed": spec.seed,
         "samples": spec.samples,
         "start_time": int(started_at),
@@ -248,6 +257,6 @@ def _render_instructions(seen_at: PurePosixPath, spec: RunSpec, task: Task) -> s
         mode=spec.mode,
         rule=MODES[spec.mode],
         ranking=RANKING[spec.protocol],
-        world=training_services.render_world_instructions(task, spec.budget)
+        world=training_services.render_world_instructions(task, spec)
         + training_services.render_judge_instructions(spec),
     )

@@ -7,8 +7,8 @@ namespace:
     harness is root               no user namespace; the innermost step drops to a uid that nothing else uses
                                   and that owns everything the command may write
 
-There is no network except the doors. Processes, memory and disk are watched from outside. Not covered: the
-CPU time and disk bandwidth that it takes from others, and kernel bugs.
+There is no network except the service sockets. Processes, memory and disk are watched from outside. Not
+covered: the CPU time and disk bandwidth that it takes from others, and kernel bugs.
 """
 
 import functools
@@ -62,7 +62,7 @@ class BubblewrapSandbox:
         mounts = supervise.collect_mounts(command, enclosure)
         _prepare_mounts(enclosure, mounts, user)
         with view.FileSystemView(enclosure.hidden) as seen, BwrapStatus() as status:
-            doors = view.build_view(seen, enclosure, mounts, user.uid, user.make_drop_command()[:1])
+            sockets = view.build_view(seen, enclosure, mounts, user.uid, user.make_drop_command()[:1])
             filter_file = seen.open_memory_file(seccomp.build_filter())
             descriptor_flags = ("--seccomp", filter_file, "--json-status-fd", str(status.writer))
             flags = (*FLAGS, *user.make_bwrap_flags(program), *descriptor_flags)
@@ -81,7 +81,7 @@ class BubblewrapSandbox:
                 ),
                 plan={
                     **make_inside_plan(command, str(view.HOME), str(view.TEMPORARY)),
-                    "doors": doors,
+                    "sockets": sockets,
                     "limits": _make_rlimits(enclosure.limits.processes),
                 },
                 members=_list_members,
@@ -164,8 +164,8 @@ def _prepare_mounts(enclosure: Enclosure, mounts: Iterable[Mount], user: Sandbox
     if user.dropped:
         for path in writable:
             _change_owner(path, user.uid)
-        for door in enclosure.doors:
-            os.lchown(door.socket, user.uid, user.uid)
+        for each in enclosure.sockets:
+            os.lchown(each.socket, user.uid, user.uid)
 
 
 def _require_readable(source: Path, hidden: Iterable[Path], recursive: bool) -> None:

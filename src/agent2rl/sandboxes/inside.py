@@ -1,25 +1,25 @@
-"""The first program inside a sandbox: it sets limits, opens the doors, starts the command and stops it.
+"""The first program inside a sandbox: it sets limits, serves the sockets, starts the command and stops it.
 
 It is started by path as `python -I -S inside.py`, so it imports only the standard library, and as little of
 it as possible: the command waits for these imports. It gets its plan as one line of JSON on stdin (not in
 the arguments, because everybody on the machine can read those):
 
     argv          the command
-    environment   its full environment, to which each door's URL is added
+    environment   its full environment, to which the URL of each service socket is added
     files         path -> text: files to write before it starts
     input         text for its stdin
     interrupt     which processes get SIGINT: the `group`, or the `leader` alone
-    doors         variable -> unix socket of the service behind it
+    sockets       variable -> unix socket of the service behind it
     limits        name of an rlimit -> value
     ready         a descriptor that gets one byte when everything is set up and the command is about to start
 
-`{{VARIABLE}}` in argv, environment, files and input is replaced with that door's URL.
+`{{VARIABLE}}` in argv, environment, files and input is replaced with the URL of that socket.
 
 Afterwards a line `stop` on stdin interrupts the command, and EOF means that the harness is gone. The exit
 code is the command's own, 128 + n if signal n ended it, 127 if it could not be started.
 
 It runs with the command's own privileges, so the command can kill it; that ends the sandbox and nothing
-else. It survives SIGINT, SIGTERM and SIGHUP, so that an agent that runs `pkill python` keeps its doors.
+else. It survives SIGINT, SIGTERM and SIGHUP, so that an agent that runs `pkill python` keeps its services.
 """
 
 import contextlib
@@ -53,17 +53,17 @@ def main() -> int:
         "/proc/self/oom_score_adj", "1000"
     )  # make this sandbox the kernel's first choice for an out-of-memory kill
     _set_rlimits(plan["limits"])
-    doors = [(variable, _open_listener(), path) for variable, path in plan["doors"].items()]
-    urls = {variable: _make_url(listener) for variable, listener, _ in doors}
-    plan |= {part: _fill_door_urls(plan[part], urls) for part in ("argv", "environment", "files", "input")}
+    sockets = [(variable, _open_listener(), path) for variable, path in plan["sockets"].items()]
+    urls = {variable: _make_url(listener) for variable, listener, _ in sockets}
+    plan |= {part: _fill_urls(plan[part], urls) for part in ("argv", "environment", "files", "input")}
     _write_files(plan["files"])
     os.write(plan["ready"], b"1")
     os.close(plan["ready"])
     child = _start_command(plan["argv"], plan["environment"] | urls, plan["input"])
     interrupt = os.killpg if plan["interrupt"] == "group" else os.kill
     threading.Thread(target=_handle_control_lines, args=(child, interrupt), daemon=True).start()
-    if doors:
-        routes = [(listener, path) for _, listener, path in doors]
+    if sockets:
+        routes = [(listener, path) for _, listener, path in sockets]
         threading.Thread(target=_forward_connections, args=(routes,), daemon=True).start()
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     return code if code >= 0 else 128 - code
@@ -102,12 +102,12 @@ def _make_url(listener: socket.socket) -> str:
     return f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
-def _fill_door_urls(part: "Any", urls: dict[str, str]) -> "Any":
-    """Replace every door's placeholder with its URL."""
+def _fill_urls(part: "Any", urls: dict[str, str]) -> "Any":
+    """Replace the placeholder of every service socket with its URL."""
     if isinstance(part, dict):
-        return {name: _fill_door_urls(value, urls) for name, value in part.items()}
+        return {name: _fill_urls(value, urls) for name, value in part.items()}
     if isinstance(part, list):
-        return [_fill_door_urls(value, urls) for value in part]
+        return [_fill_urls(value, urls) for value in part]
     for variable, url in urls.items():
         part = part.replace(f"{{{{{variable}}}}}", url)
     return part

@@ -1,9 +1,9 @@
 """No isolation at all: the command runs as you, sees what you see and reaches what you reach.
 
 For machines without bubblewrap and for code you trust; the result records that it was used. Limits, deadline,
-stop, doors and the clean environment are as in the real sandbox. Killing is best effort: processes are found
-by descent and by a variable in their environment, so a process that clears its environment and leaves its
-parents survives.
+stop, service sockets and the clean environment are as in the real sandbox. Killing is best effort: processes
+are found by descent and by a variable in their environment, so a process that clears its environment and
+leaves its parents survives.
 """
 
 import os
@@ -51,7 +51,7 @@ class LocalSandbox:
             argv=make_inside_command(enclosure.role),
             plan={
                 **make_inside_plan(marked, str(home), str(temporary)),
-                "doors": {door.variable: str(door.socket.resolve()) for door in enclosure.doors},
+                "sockets": {each.variable: str(each.socket.resolve()) for each in enclosure.sockets},
                 "limits": {"RLIMIT_CORE": 0},  # other limits would count this user's other processes too
             },
             members=family.list_members,

@@ -6,7 +6,7 @@ It uses the standard library only. Its one argument is a JSON object with the se
     shared         a directory of the host that must be seen
     hidden         directories and files of the host, in it and elsewhere, that must not: path, device, inode
     read_only      a directory inside that must not be writable
-    word           what the door at $DOOR answers
+    word           what the service at $SERVICE_URL answers
     variables      the names that the environment may hold
 """
 
@@ -45,7 +45,7 @@ def main() -> None:
         "kernel-settings": not _can_open("/proc/sys/kernel/core_pattern")
         and not _can_open("/proc/sysrq-trigger"),
         "processes": _list_visible_pids() <= {1, os.getppid(), os.getpid()},
-        "door": _ask_door(os.environ["DOOR"]) == setup["word"],
+        "service": _ask_service(os.environ["SERVICE_URL"]) == setup["word"],
         "network": _interfaces_up() == {"lo"} and not _can_connect(),
         "vsock": not _has_socket(AF_VSOCK),
         "namespaces": not _call_succeeds("unshare", CLONE_NEWUSER),
@@ -92,7 +92,7 @@ def _list_visible_pids() -> set[int]:
     return {int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()}
 
 
-def _ask_door(url: str) -> str:
+def _ask_service(url: str) -> str:
     address = urlsplit(url)
     try:
         with socket.create_connection((address.hostname, address.port), timeout=5) as link:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from agent2rl.core.errors import Agent2RLError, MachineError
 from agent2rl.core.records import Isolation, Limits, Promise
-from agent2rl.core.sandbox import Command, Door, Enclosure, Mount, Sandbox
+from agent2rl.core.sandbox import Command, Enclosure, Mount, Sandbox, ServiceSocket
 
 PROBE = Path(__file__).with_name("probe.py")
 NAMES = {
@@ -29,15 +29,15 @@ NAMES = {
     "hidden": "the harness's own directories are hidden inside what is shared",
     "processes": "processes of the host are invisible",
     "environment": "the environment is clean",
-    "door": "the door answers",
-    "network": "no network but the door",
+    "service": "the service socket answers",
+    "network": "no network but the service socket",
     "vsock": "no way to the hypervisor (AF_VSOCK)",
     "kernel-settings": "/proc/sys is not writable",
     "namespaces": "no new user namespaces",
     "tracing": "no tracing of processes",
     "daemon": "daemons die with the sandbox",
 }
-VARIABLES = ("PATH", "HOME", "USER", "LANG", "TMPDIR", "GOMP_SPINCOUNT", "VIRTUAL_ENV", "DOOR")
+VARIABLES = ("PATH", "HOME", "USER", "LANG", "TMPDIR", "GOMP_SPINCOUNT", "VIRTUAL_ENV", "SERVICE_URL")
 PARTS = ("workspace", "scratch", "read-only", "secret")
 WORD = "open"
 BROKEN = "Do not run agents here. Report it with the versions of the kernel and of the sandbox's program."
@@ -76,7 +76,7 @@ def _run_probe(sandbox: Sandbox, hidden: tuple[Path, ...]) -> dict[str, bool]:
         for directory in (*(root / part for part in PARTS), shared, private):
             directory.mkdir()
             directory.chmod(0o755)  # whatever the umask
-        with _serve_word(root / "door"):
+        with _serve_word(root / "service"):
             enclosure = Enclosure(
                 role="agent",
                 workspace=root / "workspace",
@@ -86,7 +86,7 @@ def _run_probe(sandbox: Sandbox, hidden: tuple[Path, ...]) -> dict[str, bool]:
                 limits=Limits(memory_bytes=1 << 30, disk_bytes=1 << 30, processes=64),
                 mounts=(Mount(root / "read-only", "read-only"), Mount(shared, str(shared))),
                 hidden=(private, *hidden),
-                doors=(Door("DOOR", root / "door"),),
+                sockets=(ServiceSocket("SERVICE_URL", root / "service"),),
                 grace_seconds=1,
             )
             setup = {

@@ -149,7 +149,7 @@ def make_inside_plan(command: Command, home: str, temporary: str) -> dict[str, o
 
 
 def _make_environment(command: Command, home: str, temporary: str) -> dict[str, str]:
-    """Return the command's full environment without the doors; nothing is inherited."""
+    """Return the command's full environment without the service sockets; nothing is inherited."""
     base = {
         "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin",
         "HOME": home,

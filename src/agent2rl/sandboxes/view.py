@@ -4,7 +4,7 @@
     /etc                          a few shared files, and its own users and hosts read-only
     this Python, this package     at their own paths, wherever those are          read-only
     /proc /dev                    of its own namespaces                           /proc/sys read-only
-    /run/doors/N.sock             the sockets it may connect to
+    /run/sockets/N.sock           the sockets it may connect to
     /workspace                    the workspace                                   writable
     /home/agent /tmp              directories of the scratch                      writable
     mounts                        added by the caller
@@ -31,7 +31,7 @@ from agent2rl.sandboxes.supervise import INSIDE
 WORKSPACE = PurePosixPath("/workspace")
 HOME = PurePosixPath("/home/agent")
 TEMPORARY = PurePosixPath("/tmp")
-DOORS = PurePosixPath("/run/doors")
+SOCKETS = PurePosixPath("/run/sockets")
 HOSTNAME = "agent2rl"
 PACKAGE = Path(__file__).parents[1]
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
@@ -236,7 +236,7 @@ def _is_covered(path: Path, shown: Path, hidden: Iterable[Path]) -> bool:
 def build_view(
     view: FileSystemView, enclosure: Enclosure, mounts: Iterable[Mount], uid: int, tools: Iterable[str] = ()
 ) -> dict[str, str]:
-    """Build the whole view and return the doors' sockets.
+    """Build the whole view and return the paths of the service sockets.
 
     Later entries may lie inside earlier ones, so the order matters. `tools` are programs that the sandbox
     itself needs inside.
@@ -257,8 +257,8 @@ def build_view(
         if enclosure.role == "agent":
             require_other_place(mount.source, view.hidden, f"the agent must see it at {mount.target}")
         view.bind_path(mount.source, WORKSPACE / mount.target, "--bind" if mount.writable else "--ro-bind")
-    doors = {door.variable: DOORS / f"{number}.sock" for number, door in enumerate(enclosure.doors)}
-    for door in enclosure.doors:
-        view.bind_path(door.socket, doors[door.variable])
+    sockets = {each.variable: SOCKETS / f"{number}.sock" for number, each in enumerate(enclosure.sockets)}
+    for each in enclosure.sockets:
+        view.bind_path(each.socket, sockets[each.variable])
     view.make_read_only()
-    return {variable: str(path) for variable, path in doors.items()}
+    return {variable: str(path) for variable, path in sockets.items()}

@@ -6,15 +6,16 @@
     data/train.jsonl    for the agent: a question and an answer per line; other keys are evaluate's kwargs
     data/test.jsonl     for scoring; split into feedback and held-out halves
 
-`eval.py` is user code. It runs only when an answer is scored, in the grading child process. It must be
-self-contained, but may import installed packages such as agent2rl: of the folder, the child sees only it,
-the configuration and the description.
+`eval.py` is user code. It runs only when an answer is scored, in the grading child process. It may import
+installed packages such as agent2rl. Of the folder, the child sees the configuration and the code files:
+Python and prompt files outside `data/`. A change in any of them changes the evaluator's version.
 """
 
 import hashlib
 import json
+import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
@@ -31,6 +32,9 @@ from agent2rl.evaluators.task_data import read_rows, split_halves
 
 SPLIT_SEED = 0
 RESERVED = ("model_answer", "reference_answer")
+CODE_SUFFIXES = frozenset({".py", ".md", ".txt", ".jinja", ".jinja2", ".j2"})
+"""Files that `eval.py` may import or read as a prompt."""
+NOT_CODE = frozenset({"data", "__pycache__"})
 
 
 class TaskFolderConfig(BaseModel):
@@ -68,7 +72,8 @@ def parse(argument: str) -> Task:
             f"The task folder {folder} has no eval.py.", "Add one that defines evaluate(…) -> float."
         )
     try:
-        digest = hashlib.sha256(script.read_bytes()).hexdigest()
+        code_files = _find_code_files(folder)
+        digest = _hash_code_files(folder, [path for path in code_files if path != description_file])
         description = (
             description_file.read_text(encoding="utf-8")
             if description_file.is_file()
@@ -87,8 +92,26 @@ def parse(argument: str) -> Task:
         load=load,
         evaluator=SingleTurn(rule=f"eval.py-{digest}", score=EvalFile(script)),
         exposes=_find_exposed_files(config, folder),
-        code=tuple(path for path in (folder / "config.yaml", script, description_file) if path.is_file()),
+        code=(folder / "config.yaml", *code_files),
     )
+
+
+def _find_code_files(folder: Path) -> list[Path]:
+    code_files = []
+    for directory, subdirectories, names in os.walk(folder):
+        subdirectories[:] = [
+            name for name in subdirectories if not name.startswith(".") and name not in NOT_CODE
+        ]
+        paths = (Path(directory, name) for name in names if not name.startswith("."))
+        code_files += [path for path in paths if path.suffix in CODE_SUFFIXES and path.is_file()]
+    return sorted(code_files)
+
+
+def _hash_code_files(folder: Path, paths: Sequence[Path]) -> str:
+    hashes = [
+        (path.relative_to(folder).as_posix(), hashlib.sha256(path.read_bytes()).hexdigest()) for path in paths
+    ]
+    return hashlib.sha256(json.dumps(hashes).encode()).hexdigest()
 
 
 def _read_config(path: Path) -> TaskFolderConfig:

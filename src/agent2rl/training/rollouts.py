@@ -15,16 +15,19 @@ environment ends it, or when the conversation outgrows the model's context.
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, cast
 
-from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from agent2rl.core.engine import Chat, ChatMessage, Completion, Sampling
 from agent2rl.core.environment import Environment, EnvironmentStep, ExpertPolicy
-from agent2rl.core.errors import UserError
 from agent2rl.core.task import Example
-from agent2rl.engines.prompts import PromptEncoder
+from agent2rl.training.conversations import (
+    EncodingProgress,
+    ObservationFormatter,
+    encode_batch,
+    open_prompt_encoder,
+    require_end_token,
+)
 from agent2rl.training.grpo import GrpoResult, GrpoRollout, GrpoSettings, RolloutJob, improve
 from agent2rl.training.optimizer import TrainingSchedule
 from agent2rl.training.policy import TrainingSequence, build_sequences
@@ -34,19 +37,11 @@ from agent2rl.training.sampling import PolicySampler, SampledConversations
 # The environment with its prompts, as in grading
 
 
-class ObservationFormatter(Protocol):
-    """Turns observations into messages, for models with a chat template or without."""
-
-    def build_first_message(self, seen: str, as_chat: bool, kind: str = "") -> Chat: ...
-
-    def build_next_message(self, seen: str, as_chat: bool) -> Chat: ...
-
-
 @dataclass(frozen=True)
 class Arena:
     world: Callable[[], Environment]
     """Makes an environment; many are used at the same time."""
-    telling: ObservationFormatter
+    prompt: ObservationFormatter
     action: Callable[[str], str]
     """Extracts the action from a reply."""
     sampling: Sampling
@@ -58,7 +53,7 @@ class Arena:
 # An expert's games as training sequences: the tokens that the model would read in grading, and its replies
 
 
-def demonstrations(
+def encode_expert_games(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     arena: Arena,
@@ -66,17 +61,23 @@ def demonstrations(
     games: Sequence[Example],
 ) -> Iterator[tuple[TrainingSequence, ...]]:
     """Yield the training sequences of each game that the expert wins, as the games are played."""
-    context = getattr(model.config.get_text_config(), "max_position_embeddings", None) or 1 << 30
-    vocabulary = cast(Tensor, model.get_input_embeddings().weight).shape[0]
-    reader = PromptEncoder(tokenizer, vocabulary, context)
+    encoder = open_prompt_encoder(model, tokenizer)
     environment = arena.world()
+    progress = EncodingProgress("expert games", len(games))
     try:
         for game in games:
-            if chat := _play_expert_game(environment, expert(), game, arena, reader.templated):
-                yield _encode_game(reader, chat, _require_end_token(tokenizer))
+            if chat := _play_expert_game(environment, expert(), game, arena, encoder.templated):
+                (sequences,) = encode_batch(encoder, [chat], require_end_token(tokenizer))
+                progress.add_rows(len(sequences))
+                yield sequences
+            progress.finish_chats(1)
     finally:
         environment.close()
-        reader.close()
+        encoder.close()
+
+
+demonstrations = encode_expert_games
+"""The former name, which programs of earlier runs use."""
 
 
 def _play_expert_game(
@@ -86,31 +87,15 @@ def _play_expert_game(
     step = environment.reset(game)
     chat: Chat = ()
     won: Chat = ()
-    messages = arena.telling.build_first_message(step.observation, as_chat, arena.kind(game))
+    messages = arena.prompt.build_first_message(step.observation, as_chat, arena.kind(game))
     while not step.done:
         action = expert.act(step.observation)
         chat = (*chat, *messages, ChatMessage("assistant", action))
         step = environment.step(action)
-        messages = arena.telling.build_next_message(step.observation, as_chat)
+        messages = arena.prompt.build_next_message(step.observation, as_chat)
         if step.won:
             won = chat
     return won
-
-
-def _encode_game(reader: PromptEncoder, chat: Chat, end: int) -> tuple[TrainingSequence, ...]:
-    replies = [index for index, message in enumerate(chat) if message.role == "assistant"]
-    read = reader.encode_chats_unbounded([chat[:index] for index in replies])
-    said = [[*reader.encode_text(chat[index].content), end] for index in replies]
-    turns = zip(read, said, strict=True)
-    return build_sequences(
-        (before, reply) for before, reply in turns if len(before) + len(reply) <= reader.context
-    )
-
-
-def _require_end_token(tokenizer: PreTrainedTokenizerBase) -> int:
-    if tokenizer.eos_token_id is None:
-        raise UserError("The tokenizer has no end-of-sequence token.", "Set tokenizer.eos_token.")
-    return int(tokenizer.eos_token_id)
 
 
 @dataclass
@@ -185,7 +170,7 @@ class EpisodeRollouts:
         environment = self._places.pop() if self._places else self._arena.world()
         step = environment.reset(game)
         kind = self._arena.kind(game)
-        seen = self._arena.telling.build_first_message(step.observation, self._sampler.templated, kind)
+        seen = self._arena.prompt.build_first_message(step.observation, self._sampler.templated, kind)
         name = f"{game.id}#{numbers[game.id]}"
         numbers[game.id] += 1
         return RolloutEpisode(name, environment, seen, step.reward, step.done)
@@ -205,7 +190,7 @@ class EpisodeRollouts:
         step: EnvironmentStep = episode.place.step(self._arena.action(reply.text))
         episode.reward = max(episode.reward, step.reward)
         episode.over = step.done
-        episode.seen = self._arena.telling.build_next_message(step.observation, self._sampler.templated)
+        episode.seen = self._arena.prompt.build_next_message(step.observation, self._sampler.templated)
 
 
 def grpo_in_world(

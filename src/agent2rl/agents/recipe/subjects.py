@@ -2,7 +2,8 @@
 
 Questions have one answer each, and `eval.py` on training data gives their rewards; without it there is only
 SFT. Games are the run's world (`data/world.json`), presented to the model by the `EVALUATOR` of `eval.py`:
-first the expert's games, if the run has any, then the model's own. The world gives their rewards.
+first the expert's games, played or from a file, if the run has any, then the model's own. The world gives
+their rewards.
 """
 
 import json
@@ -23,12 +24,14 @@ from agent2rl.core.task import Example
 from agent2rl.environments.adapters import StepsUsedUp, count_steps, open_world
 from agent2rl.evaluators.episodes import Episodes
 from agent2rl.training import models, prompts, rollouts
+from agent2rl.training.conversations import encode_demonstrations
 from agent2rl.training.data_parallel import count_workers
+from agent2rl.training.demonstrations import Demonstration, read_demonstrations
 from agent2rl.training.grpo import GrpoSettings, grpo
 from agent2rl.training.optimizer import TrainingSchedule
 from agent2rl.training.policy import TrainingSequence
 from agent2rl.training.progress import TrainingProgress
-from agent2rl.training.rollouts import Arena, demonstrations, grpo_in_world
+from agent2rl.training.rollouts import Arena, encode_expert_games, grpo_in_world
 from agent2rl.training.sampling import PolicySampler, SampleSettings, sample
 from agent2rl.training.sft import SftSettings, imitate, sft
 
@@ -211,16 +214,18 @@ DEMONSTRATION_SHARE = 1 / 4
 class WorldSubject:
     world: World
     arena: Arena
+    shown: Sequence[Demonstration] = ()
+    """The expert's games of a run that has them as files."""
 
     @classmethod
     def read(cls, workspace: Path, data: Path) -> "WorldSubject":
         world, evaluator = count_steps(open_world(data)), _load_evaluator(workspace / "eval.py")
-        parts = (evaluator.telling, evaluator.action, evaluator.sampling, evaluator.get_kind)
-        return cls(world, Arena(world.environment, *parts))
+        parts = (evaluator.prompt, evaluator.action, evaluator.sampling, evaluator.get_kind)
+        return cls(world, Arena(world.environment, *parts), read_demonstrations(data))
 
     def stages(self, wanted: Sequence[str]) -> list[str]:
-        """Return the wanted stages; SFT only if there is an expert."""
-        possible = [stage for stage in wanted if stage != "sft" or self.world.expert]
+        """Return the wanted stages; SFT only if there is an expert or a file of its games."""
+        possible = [stage for stage in wanted if stage != "sft" or self.world.expert or self.shown]
         if not possible:
             raise UserError("There are no expert games, so SFT is not possible.", "Use recipe:grpo.")
         if len(possible) < len(wanted):
@@ -242,13 +247,14 @@ class WorldSubject:
         return spent + imitate(learner.model, rows, settings, now.progress).seconds
 
     def _collect_demonstrations(self, now: TrainingRound, learner: PolicyLearner) -> list[TrainingSequence]:
-        """Collect expert games in random order, as many as there is time for."""
-        assert self.world.expert is not None
+        """Collect the expert games in the file, or play games in random order as long as there is time."""
+        if not self.world.expert:
+            return encode_demonstrations(learner.model, learner.tokenizer, self.arena.prompt, self.shown)
         end = time.monotonic() + DEMONSTRATION_SHARE * now.seconds
         games = self._sample_games(len(self.world.games), now.seed)
         rows: list[TrainingSequence] = []
         with suppress(StepsUsedUp):  # train on the games collected so far
-            for sequences in demonstrations(
+            for sequences in encode_expert_games(
                 learner.model, learner.tokenizer, self.arena, self.world.expert, games
             ):
                 rows += sequences

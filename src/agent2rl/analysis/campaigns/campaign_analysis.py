@@ -106,11 +106,11 @@ def analyse_campaign(
         unreadable=tuple(unreadable),
         seeds=len({each.seed for each in mine}),
         leaderboard=build_leaderboard(digests, protocol, include_contaminated),
-        heatmaps=tuple(build_heatmap(mine, axis, "task") for axis in _list_varying_axes(mine)),
+        heatmaps=tuple(build_heatmap(mine, axis) for axis in _list_varying_axes(mine)),
         families=compare_axes(mine),
         lines=tuple(_build_line(label, members) for label, members in by_line.items()),
         trajectories=_build_trajectories(mine, by_line),
-        routes_by_task=_count_routes_on_axis(mine, "task"),
+        routes_by_task=_count_routes_on_axis(mine, "task_setting"),
         routes_by_agent=_count_routes_on_axis(mine, "agent"),
         coverage=measure_coverage(tasks, mine),
         untold=list_unknown_tasks(tasks, mine),
@@ -135,7 +135,8 @@ def _build_line(name: str, digests: Sequence[RunDigest]) -> CampaignLine:
     return CampaignLine(
         name=name,
         best_of={
-            task: estimate_best_of_k(members) for (task,), members in group_by(digests, ("task",)).items()
+            task: estimate_best_of_k(members)
+            for (task,), members in group_by(digests, ("task_setting",)).items()
         },
         scaling={axis: found for axis, found in compute_all_scalings(digests).items() if found.grid},
         contaminated=count_contaminated(select_counted(digests)),
@@ -156,7 +157,7 @@ def _build_trajectories(
             runs=len(select_counted(members)),
             all=compute_scaling(members, "seconds"),
         )
-        for (task,), members in group_by(digests, ("task",)).items()
+        for (task,), members in group_by(digests, ("task_setting",)).items()
     )
 
 

@@ -59,7 +59,7 @@ class GroupDifference(Record):
 
 
 def compare_groups(
-    first: Sequence[RunDigest], second: Sequence[RunDigest], match: Sequence[str] = ("task", "seed")
+    first: Sequence[RunDigest], second: Sequence[RunDigest], match: Sequence[str] = ("task_setting", "seed")
 ) -> GroupDifference:
     """Compare two groups of runs.
 
@@ -70,12 +70,12 @@ def compare_groups(
     if len({each.protocol for side in sides for each in side}) > 1:
         raise ValueError("runs under different protocols cannot be compared")
     pairs = _match_pairs(*sides, match)
-    by_task = [group_by(side, ("task",)) for side in sides]
+    by_task = [group_by(side, ("task_setting",)) for side in sides]
     tasks = sorted(by_task[0].keys() & by_task[1].keys())
     paired = len(pairs) >= LEAST_RUNS
     if paired:
         used = (len(pairs), len(pairs))
-        tasks = sorted({(one.task,) for one, _ in pairs})
+        tasks = sorted({(one.task_setting,) for one, _ in pairs})
         found = _compare_pairs(pairs)
     else:
         used = (_count_runs(by_task[0], tasks), _count_runs(by_task[1], tasks))
@@ -129,7 +129,7 @@ def _index_unique_runs(runs: Sequence[RunDigest], match: Sequence[str]) -> dict[
 def _compare_pairs(pairs: Sequence[RunPair]) -> Mapping[str, object]:
     strata: dict[str, list[RunPair]] = {}
     for pair in pairs:
-        strata.setdefault(pair[0].task, []).append(pair)
+        strata.setdefault(pair[0].task_setting, []).append(pair)
     samples = [_collect_pair_gains(members) for members in strata.values()]
     values = np.concatenate([each.values for each in samples])
     weights = np.concatenate([np.full(len(each), 1 / (len(each) * len(samples))) for each in samples])
@@ -257,7 +257,7 @@ def _compare_matched(
     mine, theirs = group_by(first, others), group_by(second, others)
     common = sorted(mine.keys() & theirs.keys())
     left, right = ([run for key in common for run in side[key]] for side in (mine, theirs))
-    return compare_groups(left, right, match=("task", "seed", *others))
+    return compare_groups(left, right, match=("task_setting", "seed", *others))
 
 
 def _choose_pairs(groups: dict[str, list[RunDigest]]) -> Iterable[tuple[str, str]]:
@@ -298,13 +298,14 @@ class Heatmap(Record):
     """Number of cells with enough runs, which is what the correction uses."""
 
 
-def build_heatmap(digests: Sequence[RunDigest], row: str, column: str) -> Heatmap:
-    found = compute_cells(digests, (row, column))
+def build_heatmap(digests: Sequence[RunDigest], row: str) -> Heatmap:
+    """Build the table of an axis and the tasks, each with its expert help."""
+    found = compute_cells(digests, (row, "task_setting"))
     tested = [key for key, each in found.items() if each.p_value is not None]
     corrected = dict(zip(tested, correct_holm([found[key].p_value or 0.0 for key in tested]), strict=True))
     return Heatmap(
         row_axis=row,
-        column_axis=column,
+        column_axis="task",
         rows=_collect_axis_values(found, 0),
         columns=_collect_axis_values(found, 1),
         cells=tuple(_star_cell(key, each, corrected.get(key)) for key, each in found.items()),

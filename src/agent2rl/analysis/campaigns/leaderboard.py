@@ -1,7 +1,8 @@
 """Build the leaderboard: a row for each combination of agent, driver, model and mode, the best first.
 
 Ranks have intervals, from resampling runs and examples. Gains are on held-out data or, under the paper's
-protocol, on the test set; a table never has both.
+protocol, on the test set; a table never has both. A task with different levels of expert help counts as
+different tasks, so no run is compared with one that had more help.
 """
 
 from collections.abc import Mapping, Sequence
@@ -69,7 +70,7 @@ def rank_entries(entries: Mapping[str, Sequence[RunDigest]], tasks: Sequence[str
     runs = {name: select_counted(members) for name, members in sorted(entries.items())}
     if len({each.protocol for members in runs.values() for each in members}) > 1:
         raise ValueError("runs under different protocols cannot be ranked together")
-    known = {each.task for members in runs.values() for each in members}
+    known = {each.task_setting for members in runs.values() for each in members}
     wanted = tuple(sorted(known if tasks is None else tasks))
     strata = {name: _group_by_task(members, wanted) for name, members in runs.items()}
     many = choose_draw_count(max((len(each) for samples in strata.values() for each in samples), default=1))
@@ -94,7 +95,7 @@ def rank_entries(entries: Mapping[str, Sequence[RunDigest]], tasks: Sequence[str
 
 def _group_by_task(runs: Sequence[RunDigest], tasks: Sequence[str]) -> list[GainSample]:
     """Return a sample for each task; an empty list if a task has no run."""
-    groups = group_by(runs, ("task",))
+    groups = group_by(runs, ("task_setting",))
     return (
         [collect_gains(groups[(task,)]) for task in tasks] if all((task,) in groups for task in tasks) else []
     )
@@ -248,7 +249,7 @@ def _build_row(key: tuple[str, ...], members: Sequence[RunDigest], place: Ranked
         **dict(zip(ENTRY_AXES, key, strict=True)),
         place=place,
         all=tally_runs(members),
-        by_task={task: compute_cell(runs) for (task,), runs in group_by(members, ("task",)).items()},
+        by_task={task: compute_cell(runs) for (task,), runs in group_by(members, ("task_setting",)).items()},
         cost=_average_cost(select_counted(members)),
     )
 

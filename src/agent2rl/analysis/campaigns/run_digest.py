@@ -31,7 +31,7 @@ from agent2rl.analysis.timeline import AgentTimeline
 from agent2rl.core.grading_records import Interval, Split, Submission
 from agent2rl.core.llm import LlmExchange
 from agent2rl.core.record import Record
-from agent2rl.core.records import Ending, Mode, RunResult, ScoringProtocol
+from agent2rl.core.records import Ending, ExpertHelp, Mode, RunResult, ScoringProtocol
 from agent2rl.record.reader import State
 
 # Spending over time, in seconds since the agent's start.
@@ -52,7 +52,7 @@ class RunSpending(Record):
     """Busy GPUs times seconds, without the time of gradings. None if it was not sampled, or if the GPU driver
     does not report it."""
     environment_steps: int
-    """Steps in the task's environment, witnessed plus claimed."""
+    """Steps in the task's environment, served plus claimed."""
 
 
 class SpendingMeter:
@@ -68,9 +68,7 @@ class SpendingMeter:
         self._unpriced = _CumulativeSum((timeline.seconds_at(_exchange_end(each)), 1) for each in unpriced)
         reported = all(gpu.busy is not None for _, sample in timeline.samples for gpu in sample.gpus)
         self._gpu = _CumulativeSum(_list_gpu_seconds(timeline)) if timeline.samples and reported else None
-        self._steps = _CumulativeSum(
-            (at, new.claimed.steps + new.witnessed.steps) for at, new in timeline.played
-        )
+        self._steps = _CumulativeSum((at, new.played.steps) for at, new in timeline.played)
 
     def measure_at(self, seconds: float) -> RunSpending:
         return RunSpending(
@@ -136,6 +134,7 @@ class RunDigest(Record):
     model: str
     mode: Mode
     protocol: ScoringProtocol
+    expert: ExpertHelp = "full"
     seed: int
     budget_seconds: float
     state: State
@@ -166,6 +165,11 @@ class RunDigest(Record):
     """Hash of these ids. Runs with the same hash can be paired by example."""
     contaminated: bool | None
     """Whether evaluation data was found in its workspace; None if it was not searched."""
+
+    @cached_property
+    def task_setting(self) -> str:
+        """The task and its expert help. All statistics treat different levels of help as different tasks."""
+        return self.task if self.expert == "full" else f"{self.task} (expert {self.expert})"
 
     @cached_property
     def points(self) -> NDArray[np.float64]:
@@ -216,6 +220,7 @@ def digest_run(record: RecordedRun, findings: Findings) -> RunDigest:
         model=spec.model,
         mode=spec.mode,
         protocol=spec.protocol,
+        expert=spec.expert,
         seed=spec.seed,
         budget_seconds=spec.budget.wall_seconds,
         state=view.state,
@@ -283,7 +288,7 @@ def _total_spending(record: RecordedRun) -> RunSpending:
         tokens = result.usage.tokens.total
         known |= {"tokens": tokens, "usd": result.usage.usd if tokens else 0.0}
     if result and result.rollouts:
-        known["environment_steps"] = result.rollouts.claimed.steps + result.rollouts.witnessed.steps
+        known["environment_steps"] = result.rollouts.played.steps
     return total.model_copy(update=known)
 
 

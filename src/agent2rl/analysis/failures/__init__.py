@@ -259,7 +259,7 @@ def _detect_reward_hacking(
 
 def _check_rollouts(span: AttemptSpan, context: AttemptContext, book: EvidenceBook) -> Iterator[Failure]:
     """Yield reasons why nothing could be learnt from the rollouts."""
-    played = span.rollouts.claimed + span.rollouts.witnessed
+    played = span.rollouts.played
     said = f"{played.episodes} episodes, {played.steps} steps, {played.successes} successes"
     where = f"attempt {span.number}, rollouts"
     if played.episodes >= EPISODES:

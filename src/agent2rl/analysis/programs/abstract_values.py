@@ -117,8 +117,8 @@ class ClassValue:
             return self.scope.names[name]
         for base in self.bases if depth < MOST_DEPTH else ():
             for thing in base.things:
-                if isinstance(thing, ClassValue) and (found := thing.find_member(name, depth + 1)):
-                    return found
+                if isinstance(thing, ClassValue) and (member := thing.find_member(name, depth + 1)):
+                    return member
         return None
 
     def list_fields(self, depth: int = 0) -> tuple[str, ...]:
@@ -133,14 +133,14 @@ class ClassValue:
 
     def list_library_bases(self, depth: int = 0) -> list[str]:
         """Return the names of library classes that it derives from."""
-        found = []
+        names = []
         for base in self.bases if depth < MOST_DEPTH else ():
             for thing in base.things:
                 if isinstance(thing, LibrarySymbol):
-                    found.append(thing.name)
+                    names.append(thing.name)
                 elif isinstance(thing, ClassValue):
-                    found += thing.list_library_bases(depth + 1)
-        return found
+                    names += thing.list_library_bases(depth + 1)
+        return names
 
 
 @dataclass(eq=False)
@@ -253,10 +253,10 @@ def make_value(thing: AbstractObject, marks: Marks = NONE) -> AbstractValue:
 
 
 def make_list(elements: Iterable[AbstractValue]) -> AbstractValue:
-    found = list(elements)
-    if len(found) > MOST_FIELDS:
-        return make_value(ListValue(None, join_values(found)))
-    return make_value(ListValue(found))
+    items = list(elements)
+    if len(items) > MOST_FIELDS:
+        return make_value(ListValue(None, join_values(items)))
+    return make_value(ListValue(items))
 
 
 def make_open_list(element: AbstractValue) -> AbstractValue:
@@ -270,25 +270,25 @@ def make_dict(known: Mapping[str, AbstractValue], rest: AbstractValue = NOTHING)
 
 def join_values(values: Iterable[AbstractValue]) -> AbstractValue:
     """Return a value that may be any of these."""
-    found = [value for value in values if value is not NOTHING]
-    if not found:
+    parts = [value for value in values if value is not NOTHING]
+    if not parts:
         return NOTHING
-    if len(found) == 1:
-        return found[0]
-    marks = frozenset().union(*(value.marks for value in found))
-    things = tuple(dict.fromkeys(thing for value in found for thing in value.things))[:MOST_THINGS]
-    return AbstractValue(marks, _join_constants([value.constant for value in found]), things)
+    if len(parts) == 1:
+        return parts[0]
+    marks = frozenset().union(*(value.marks for value in parts))
+    things = tuple(dict.fromkeys(thing for value in parts for thing in value.things))[:MOST_THINGS]
+    return AbstractValue(marks, _join_constants([value.constant for value in parts]), things)
 
 
 def _join_constants(constants: list[Constant]) -> Constant:
-    known = [each for each in constants if each is not None]
-    if not known:
+    not_none = [each for each in constants if each is not None]
+    if not not_none:
         return None
-    first = known[0]
-    if all(type(each) is type(first) and each == first for each in known):
+    first = not_none[0]
+    if all(type(each) is type(first) and each == first for each in not_none):
         return first
-    texts = [each for each in known if isinstance(each, str)]
-    if len(texts) < len(known):
+    texts = [each for each in not_none if isinstance(each, str)]
+    if len(texts) < len(not_none):
         return UNKNOWN
     shared = 0
     while all(len(text) > shared and text[shared] == texts[0][shared] for text in texts):
@@ -300,19 +300,19 @@ def collect_marks(value: AbstractValue | None) -> Marks:
     """Return the marks of a value and of everything in it."""
     if value is None:
         return NONE
-    marks, seen, left = value.marks, set[int](), MOST_SEEN
+    marks, seen, budget = value.marks, set[int](), MOST_SEEN
     waiting = [(each, MOST_DEPTH) for each in value.things]
-    while waiting and left > 0:
+    while waiting and budget > 0:
         each, depth = waiting.pop()
         if id(each) in seen:
             continue
         seen.add(id(each))
-        for inner in _list_contents(each)[:left]:
-            left -= 1
+        for inner in _list_contents(each)[:budget]:
+            budget -= 1
             marks |= inner.marks
             if depth and inner.things:
                 waiting += [(further, depth - 1) for further in inner.things]
-        left -= 1
+        budget -= 1
     return marks
 
 

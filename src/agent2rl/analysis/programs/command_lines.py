@@ -1,4 +1,4 @@
-"""Parse command lines and shell scripts into program launches, and command-line trainers into training jobs.
+"""Parse command lines and shell scripts into program launches.
 
 Of the shell language, only sequences of commands, variables, loops over words and here-documents are covered.
 Conditional commands are assumed to run.
@@ -10,14 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from pydantic import JsonValue
-
-from agent2rl.analysis.findings import Route
-from agent2rl.analysis.programs import program_settings, source_files
-from agent2rl.analysis.programs.abstract_values import UNKNOWN
 from agent2rl.analysis.programs.source_files import AgentSourceFiles
-
-# Command lines and shell scripts.
 
 LONGEST, MOST, MOST_LINES, DEEPEST = 100_000, 60, 2000, 4
 WRAPPERS = {
@@ -69,7 +62,7 @@ class ShellState:
     near: str = ""
     depth: int = 0
     lines: int = 0
-    found: list[ProgramLaunch] = field(default_factory=list)
+    launches: list[ProgramLaunch] = field(default_factory=list)
 
 
 def parse_command(
@@ -90,7 +83,7 @@ def expand_shell_script(launch: ProgramLaunch, files: AgentSourceFiles) -> list[
     near = launch.name.rpartition("/")[0] if source else ""
     shell = ShellState(files, variables, near)
     _read_script(text[:LONGEST], shell)
-    return shell.found[:MOST]
+    return shell.launches[:MOST]
 
 
 def _split_words(command: str) -> list[str]:
@@ -113,8 +106,8 @@ def _strip_wrappers(words: list[str], shell: ShellState) -> Iterator[ProgramLaun
                 words = words[2:] if words[0] in ("-n", "-u", "-o", "-e") else words[1:]
         elif name in WRAPPER_VALUES:
             rest = [word for word in words[1:] if not word.startswith("-")]
-            kept = rest[WRAPPER_VALUES[name] :]
-            words = words[words.index(kept[0]) :] if kept else []
+            command = rest[WRAPPER_VALUES[name] :]
+            words = words[words.index(command[0]) :] if command else []
         else:
             break
     if words:
@@ -220,7 +213,7 @@ def _parse_shell(
 def _read_script(text: str, shell: ShellState) -> None:
     lines = text.replace("\\\n", " ").split("\n")
     number = 0
-    while number < len(lines) and len(shell.found) < MOST and shell.lines < MOST_LINES:
+    while number < len(lines) and len(shell.launches) < MOST and shell.lines < MOST_LINES:
         line = lines[number]
         number += 1
         shell.lines += 1
@@ -240,7 +233,7 @@ def _read_heredoc(line: str, text: str, shell: ShellState) -> None:
     words = [word for word in _split_words(_expand_variables(line, shell)) if word]
     name = words[0].rpartition("/")[2] if words else ""
     if words and PYTHON.match(words[0]):
-        shell.found.append(ProgramLaunch("code", text))
+        shell.launches.append(ProgramLaunch("code", text))
     elif name in SHELLS and shell.depth < DEEPEST:
         shell.depth += 1
         _read_script(text, shell)
@@ -282,8 +275,10 @@ def _read_line(line: str, shell: ShellState) -> None:
             continue
         for launch in _strip_wrappers(words, shell):
             variables = tuple({**shell.variables, **dict(launch.environment)}.items())
-            kept = tuple((name, value) for name, value in variables if not name.isdigit() and name != "@")
-            shell.found.append(ProgramLaunch(launch.kind, launch.name, launch.argv, kept))
+            environment = tuple(
+                (name, value) for name, value in variables if not name.isdigit() and name != "@"
+            )
+            shell.launches.append(ProgramLaunch(launch.kind, launch.name, launch.argv, environment))
 
 
 def _expand_variables(line: str, shell: ShellState) -> str:
@@ -318,173 +313,3 @@ def _split_commands(line: str) -> Iterator[list[str]]:
         words = line.split()
     if words:
         yield words
-
-
-# Trainers that are started from the command line.
-
-METHODS: dict[str, Route | None] = {
-    "sft": "sft",
-    "pt": "sft",
-    "pretrain": "sft",
-    "finetune": "sft",
-    "lora": "sft",
-    "dpo": "preference",
-    "kto": "preference",
-    "orpo": "preference",
-    "simpo": "preference",
-    "cpo": "preference",
-    "ipo": "preference",
-    "online_dpo": "preference",
-    "bco": "preference",
-    "ppo": "policy-gradient",
-    "grpo": "policy-gradient",
-    "rloo": "policy-gradient",
-    "reinforce": "policy-gradient",
-    "gkd": "other",
-    "rm": None,
-    "reward": None,
-    "knowledge_distillation": "other",
-    "merge": "other",
-}
-OUTPUTS = (
-    "output_dir", "save_path", "output", "save_dir", "trainer.default_local_dir", "checkpoint_dir",
-    "adapter_path",
-)  # fmt: skip
-INPUTS = (
-    "adapter_name_or_path", "model_name_or_path", "model", "base_model", "pretrain", "lora_model_dir",
-    "actor_rollout_ref.model.path", "model.path", "model.partial_pretrain", "policy.model_name",
-    "model_path", "model_id",
-)  # fmt: skip
-CONFIGS = (".yaml", ".yml", ".json", ".toml")
-
-
-@dataclass(frozen=True)
-class ToolTrainingJob:
-    """The training that a command-line tool performs."""
-
-    route: Route | None
-    """None: the policy is not trained."""
-    start: str | None
-    target: str | None
-    settings: tuple[tuple[str, JsonValue, str, bool], ...]
-    """Name, value, the tool's own name for it, and whether it is from the command line."""
-    config: str | None
-    world: bool = False
-
-
-def parse_training_job(launch: ProgramLaunch, files: AgentSourceFiles) -> ToolTrainingJob | None:
-    """Return the training job of a launch; None if it is no trainer."""
-    words = [word for word in launch.argv if not word.startswith("-")]
-    said: dict[str, JsonValue] = {
-        name: value.constant
-        for name, value in program_settings.split_options(list(launch.argv))
-        if value.constant is not UNKNOWN
-    }
-    path, config = _load_config(launch, files)
-    every = {**config, **said}
-    if not (method := _find_method(launch.name, words, every)):
-        return None
-    lost = (
-        not config and any(word.endswith(CONFIGS) for word in launch.argv) and _is_config_driven(launch.name)
-    )
-    found = "unknown" if lost else METHODS[method]
-    world = any(
-        "env" in name or "multi_turn" in name for name in every if every[name] not in (None, False, "")
-    )
-    settings = [
-        (known, value, name.rpartition(".")[2], name in said)
-        for name, value in every.items()
-        if (known := program_settings.canonical_setting(name.rpartition(".")[2], name))
-        and isinstance(value, str | int | float)
-    ]
-    return ToolTrainingJob(
-        found,
-        _find_first(every, INPUTS),
-        words[-1] if method == "merge" and len(words) > 1 else _find_first(every, OUTPUTS),
-        tuple(settings),
-        path,
-        world and found == "policy-gradient",
-    )
-
-
-def _find_method(name: str, words: list[str], every: Mapping[str, JsonValue]) -> str | None:
-    """Return the name of the training method; None if it is no trainer."""
-    first = words[0].lower() if words else ""
-    last = name.rpartition(".")[2].lower()
-    if name == "trl" or name.startswith("trl.scripts"):
-        return _normalise_method(first if name == "trl" else last)
-    if name in ("llamafactory-cli", "lmf", "llamafactory.launcher") or name.endswith(
-        "llamafactory/launcher.py"
-    ):
-        return (
-            _normalise_method(str(every.get("stage", "sft")))
-            if first in ("train", "") or first.endswith(CONFIGS)
-            else None
-        )
-    if name == "axolotl" or name.startswith("axolotl.cli"):
-        if first not in ("train", "") and last != "train":
-            return None
-        return _normalise_method(str(every.get("rl") or "sft"))
-    if name == "swift" or name.startswith("swift.cli"):
-        kind = first if name == "swift" else last
-        return _normalise_method(str(every.get("rlhf_type", "dpo")) if kind == "rlhf" else kind)
-    if name.startswith("openrlhf.cli.train_"):
-        return _normalise_method(last.removeprefix("train_").removesuffix("_ray"))
-    if name.startswith("verl.trainer"):
-        return "sft" if "sft" in last else "ppo"
-    if name == "tune" and first == "run":
-        return _find_torchtune_method(words[1] if len(words) > 1 else "")
-    if name.startswith("mlx_lm") and (last in ("lora", "mlx_lm.lora") or name == "mlx_lm.lora"):
-        return "sft" if every.get("train") else None
-    if name.startswith("mergekit"):
-        return "merge"
-    if name == "autotrain":
-        return _normalise_method(str(every.get("trainer", "sft")))
-    if name in ("rl", "prime-rl", "vf-train", "vf-rl"):
-        return "grpo"
-    return None
-
-
-def _is_config_driven(name: str) -> bool:
-    """Whether a configuration file determines the training method."""
-    return name.startswith(("llamafactory", "lmf", "axolotl", "swift", "autotrain"))
-
-
-def _normalise_method(name: str) -> str | None:
-    known = name.lower().replace("-", "_")
-    return known if known in METHODS else None
-
-
-def _find_torchtune_method(recipe: str) -> str | None:
-    for word in ("dpo", "ppo", "grpo", "knowledge_distillation", "finetune"):
-        if word in recipe:
-            return word
-    return None
-
-
-def _load_config(launch: ProgramLaunch, files: AgentSourceFiles) -> tuple[str | None, dict[str, JsonValue]]:
-    for word in launch.argv:
-        path = re.sub(r"^--?[\w-]+=", "", word)
-        if path.endswith(CONFIGS) and (source := files.find_file(path)):
-            found = source_files.parse_config(source)
-            if isinstance(found, dict):
-                return source.path, _flatten_config(found)
-    return None, {}
-
-
-def _flatten_config(found: dict[str, JsonValue], prefix: str = "") -> dict[str, JsonValue]:
-    flat: dict[str, JsonValue] = {}
-    for name, value in found.items():
-        if isinstance(value, dict):
-            flat |= _flatten_config(value, f"{prefix}{name}.")
-        else:
-            flat[f"{prefix}{name}"] = value
-    return flat
-
-
-def _find_first(every: Mapping[str, JsonValue], names: tuple[str, ...]) -> str | None:
-    for name in names:
-        for key, value in every.items():
-            if (key == name or key.endswith(f".{name}")) and isinstance(value, str) and value:
-                return value
-    return None

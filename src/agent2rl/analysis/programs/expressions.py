@@ -2,8 +2,8 @@
 
 import ast
 
+from agent2rl.analysis.programs import constant_folding, standard_library_calls
 from agent2rl.analysis.programs import marks as m
-from agent2rl.analysis.programs import standard_library_calls, value_operations
 from agent2rl.analysis.programs.abstract_values import (
     LONGEST_TEXT,
     NOTHING,
@@ -48,7 +48,7 @@ class ExpressionInterpreter(ItemInterpreter):
     def _dispatch_expression(self, node: ast.expr, scope: NameScope) -> AbstractValue:
         match node:
             case ast.Constant():
-                return make_constant(value_operations.to_constant(node.value))
+                return make_constant(constant_folding.to_constant(node.value))
             case ast.Name():
                 return scope.look_up(node.id) or _make_builtin(node.id)
             case ast.Attribute():
@@ -60,7 +60,7 @@ class ExpressionInterpreter(ItemInterpreter):
                     node.op, self.eval_expression(node.left, scope), self.eval_expression(node.right, scope)
                 )
             case ast.UnaryOp():
-                return value_operations.fold_unary(node.op, self.eval_expression(node.operand, scope))
+                return constant_folding.fold_unary(node.op, self.eval_expression(node.operand, scope))
             case ast.BoolOp():
                 return self._eval_bool_op(node, scope)
             case ast.Compare():
@@ -117,8 +117,8 @@ class ExpressionInterpreter(ItemInterpreter):
         for each in node.args:
             value = self.eval_expression(each, scope)
             if isinstance(each, ast.Starred):
-                known = next((one.elements for one in value.things if isinstance(one, ListValue)), None)
-                positional += known if known is not None else [self.read_element(value)]
+                elements = next((one.elements for one in value.things if isinstance(one, ListValue)), None)
+                positional += elements if elements is not None else [self.read_element(value)]
             else:
                 positional.append(value)
         keywords: dict[str, AbstractValue] = {}
@@ -130,8 +130,10 @@ class ExpressionInterpreter(ItemInterpreter):
             for one in value.things:
                 if isinstance(one, DictValue):
                     keywords |= {
-                        name: AbstractValue(found.marks | value.marks, found.constant, found.things)
-                        for name, found in one.known.items()
+                        name: AbstractValue(
+                            field_value.marks | value.marks, field_value.constant, field_value.things
+                        )
+                        for name, field_value in one.known.items()
                     }
                     if one.rest is not NOTHING:
                         keywords.setdefault("**", one.rest)
@@ -156,21 +158,21 @@ class ExpressionInterpreter(ItemInterpreter):
             )
         if isinstance(op, ast.Add) and (row := _keep_json_row(left, right)):
             return row
-        found = value_operations.fold_binary(op, left, right)
-        return AbstractValue(marks, found)
+        constant = constant_folding.fold_binary(op, left, right)
+        return AbstractValue(marks, constant)
 
     def _eval_bool_op(self, node: ast.BoolOp, scope: NameScope) -> AbstractValue:
-        found: list[AbstractValue] = []
+        operands: list[AbstractValue] = []
         for each in node.values:
             value = self.eval_expression(each, scope)
             truth = value.truth
             stops = isinstance(node.op, ast.Or)
             if truth is not None and truth == stops:
-                return join_values([*found, value]) if found else value
+                return join_values([*operands, value]) if operands else value
             if truth is None or each is node.values[-1]:
-                found.append(value)
-        joined = join_values(found)
-        return joined if len(found) == 1 else AbstractValue(joined.marks, UNKNOWN, joined.things)
+                operands.append(value)
+        joined = join_values(operands)
+        return joined if len(operands) == 1 else AbstractValue(joined.marks, UNKNOWN, joined.things)
 
     def _eval_comparison(self, node: ast.Compare, scope: NameScope) -> AbstractValue:
         left, *rest = [self.eval_expression(each, scope) for each in (node.left, *node.comparators)]
@@ -179,7 +181,7 @@ class ExpressionInterpreter(ItemInterpreter):
             marks = (marks - m.OWN - {m.FILTERED}) | {self.record_mark(m.JUDGED)}
         if len(rest) > 1:
             return AbstractValue(marks)
-        return AbstractValue(marks, value_operations.fold_comparison(node.ops[0], left, rest[0]))
+        return AbstractValue(marks, constant_folding.fold_comparison(node.ops[0], left, rest[0]))
 
     def _eval_conditional(self, node: ast.IfExp, scope: NameScope) -> AbstractValue:
         test = self.eval_expression(node.test, scope)
@@ -199,53 +201,53 @@ class ExpressionInterpreter(ItemInterpreter):
             for part in (node.slice.lower, node.slice.upper, node.slice.step):
                 if part is not None:
                     self.eval_expression(part, scope)
-            kept = [one for one in value.things if isinstance(one, ListValue | LibraryObject)]
-            return AbstractValue(value.marks, UNKNOWN, tuple(kept))
+            containers = [one for one in value.things if isinstance(one, ListValue | LibraryObject)]
+            return AbstractValue(value.marks, UNKNOWN, tuple(containers))
         for one in value.things:
             if isinstance(one, LibrarySymbol) and one.name == "os.environ":
                 return standard_library_calls.read_variable(self, index, None)
         if value.things and isinstance(value.things[0], ClassValue | LibrarySymbol) and not value.marks:
             return value  # list[int], Trainer[...]
-        found = self.read_item(value, index)
+        item = self.read_item(value, index)
         inside = collect_marks(index)
-        if inside & {m.JUDGED} and collect_marks(found) & m.OWN:
-            found = found.with_marks(self.record_mark(m.FILTERED))
-        if found.marks & {m.LOGPROB, m.PROBS, m.LOGITS} and not index.known and not _is_slice(node.slice):
-            found = AbstractValue(found.marks | inside | {m.PICKED}, found.constant, found.things)
-        return found
+        if inside & {m.JUDGED} and collect_marks(item) & m.OWN:
+            item = item.with_marks(self.record_mark(m.FILTERED))
+        if item.marks & {m.LOGPROB, m.PROBS, m.LOGITS} and not index.known and not _is_slice(node.slice):
+            item = AbstractValue(item.marks | inside | {m.PICKED}, item.constant, item.things)
+        return item
 
     def _eval_list(self, elements: list[ast.expr], scope: NameScope) -> AbstractValue:
-        found, whole = list[AbstractValue](), True
+        items, whole = list[AbstractValue](), True
         for each in elements:
             value = self.eval_expression(each, scope)
             if not isinstance(each, ast.Starred):
-                found.append(value)
+                items.append(value)
                 continue
-            known = [one for one in value.things if isinstance(one, ListValue) and one.elements is not None]
-            if len(known) == len(value.things) == 1 and known[0].rest is NOTHING:
-                found += known[0].elements or ()
+            lists = [one for one in value.things if isinstance(one, ListValue) and one.elements is not None]
+            if len(lists) == len(value.things) == 1 and lists[0].rest is NOTHING:
+                items += lists[0].elements or ()
             else:
                 whole = False
-                found.append(self.read_element(value))
-        return make_list(found) if whole else make_open_list(join_values(found))
+                items.append(self.read_element(value))
+        return make_list(items) if whole else make_open_list(join_values(items))
 
     def _eval_dict(self, node: ast.Dict, scope: NameScope) -> AbstractValue:
-        known: dict[str, AbstractValue] = {}
+        fields: dict[str, AbstractValue] = {}
         rest: list[AbstractValue] = []
         for key, each in zip(node.keys, node.values, strict=True):
             value = self.eval_expression(each, scope)
             if key is None:
                 for one in value.things:
                     if isinstance(one, DictValue):
-                        known |= one.known
+                        fields |= one.known
                         rest.append(one.rest)
                 if value.marks:
                     rest.append(AbstractValue(value.marks))
             elif (name := self.eval_expression(key, scope)).known:
-                known[str(name.constant)] = value
+                fields[str(name.constant)] = value
             else:
                 rest.append(value)
-        return make_dict(known, join_values(rest))
+        return make_dict(fields, join_values(rest))
 
     def _eval_fstring(self, node: ast.JoinedStr, scope: NameScope) -> AbstractValue:
         marks, text = frozenset[str](), ""
@@ -260,7 +262,7 @@ class ExpressionInterpreter(ItemInterpreter):
         return AbstractValue(marks, text[:LONGEST_TEXT])
 
     def _eval_comprehension(
-        self, generators: list[ast.comprehension], wanted: tuple[ast.expr, ...], scope: NameScope
+        self, generators: list[ast.comprehension], expressions: tuple[ast.expr, ...], scope: NameScope
     ) -> list[AbstractValue]:
         inner = NameScope({}, scope)
         before = self.control, self.lexical
@@ -268,9 +270,9 @@ class ExpressionInterpreter(ItemInterpreter):
             self.bind_target(each.target, self.read_element(self.eval_expression(each.iter, inner)), inner)
             for test in each.ifs:
                 self.control |= collect_marks(self.eval_expression(test, inner))
-        found = [self.mark_filtered(self.eval_expression(each, inner)) for each in wanted]
+        results = [self.mark_filtered(self.eval_expression(each, inner)) for each in expressions]
         self.control, self.lexical = before
-        return found
+        return results
 
 
 def _make_builtin(name: str) -> AbstractValue:
@@ -281,8 +283,8 @@ def _concatenate_lists(left: AbstractValue, right: AbstractValue) -> AbstractVal
     parts = [one for value in (left, right) for one in value.things if isinstance(one, ListValue)]
     marks = left.marks | right.marks
     if all(part.elements is not None for part in parts):
-        found = make_list([element for part in parts for element in part.elements or ()])
-        return AbstractValue(marks, UNKNOWN, found.things)
+        joined = make_list([element for part in parts for element in part.elements or ()])
+        return AbstractValue(marks, UNKNOWN, joined.things)
     return AbstractValue(
         marks, UNKNOWN, make_open_list(join_values(part.join_elements() for part in parts)).things
     )
@@ -350,14 +352,14 @@ class BindingInterpreter(ExpressionInterpreter):
 
     def _unpack_targets(self, targets: list[ast.expr], value: AbstractValue, scope: NameScope) -> None:
         plain = not any(isinstance(each, ast.Starred) for each in targets)
-        known = [
+        sequences = [
             one.elements
             for one in value.things
             if isinstance(one, ListValue) and one.elements is not None and len(one.elements) == len(targets)
         ]
         for number, target in enumerate(targets):
-            if known and plain and len(known) == len(value.things):
-                part = join_values(each[number] for each in known)
+            if sequences and plain and len(sequences) == len(value.things):
+                part = join_values(each[number] for each in sequences)
                 part = AbstractValue(part.marks | value.marks, part.constant, part.things)
             else:
                 part = self.read_item(value, make_constant(number))

@@ -3,14 +3,16 @@
 import ast
 from collections.abc import Callable, Mapping, Sequence
 
-from agent2rl.analysis.programs import marks as m
 from agent2rl.analysis.programs import (
+    array_calls,
+    environment_calls,
     model_calls,
     program_settings,
     standard_library_calls,
     trainer_calls,
     value_operations,
 )
+from agent2rl.analysis.programs import marks as m
 from agent2rl.analysis.programs.abstract_values import (
     NOTHING,
     UNKNOWN,
@@ -37,6 +39,7 @@ from agent2rl.analysis.programs.abstract_values import (
     make_open_list,
     make_value,
 )
+from agent2rl.analysis.programs.array_calls import RouteGuess
 from agent2rl.analysis.programs.interpreter_core import (
     CHECK,
     DEEPEST,
@@ -46,7 +49,6 @@ from agent2rl.analysis.programs.interpreter_core import (
     ProgramTooLong,
     ProgramTrace,
 )
-from agent2rl.analysis.programs.model_calls import RouteGuess
 from agent2rl.analysis.programs.source_files import AgentSourceFiles, PythonScript
 from agent2rl.analysis.programs.statements import StatementInterpreter
 
@@ -56,10 +58,10 @@ CALL_INTERPRETERS: tuple[Callable[[AbstractInterpreter, LibraryCall], AbstractVa
     standard_library_calls.interpret_builtin_call,
     program_settings.interpret_option_call,
     trainer_calls.interpret_trainer_call,
-    standard_library_calls.interpret_environment_call,
+    environment_calls.interpret_environment_call,
     model_calls.interpret_model_call,
     trainer_calls.interpret_dataset_call,
-    model_calls.interpret_array_call,
+    array_calls.interpret_array_call,
 )
 MAPPING = {
     "map", "imap", "imap_unordered", "starmap", "vmap", "tree_map", "apply", "thread_map", "process_map",
@@ -69,32 +71,36 @@ MAPPING = {
 def interpret_library_call(machine: AbstractInterpreter, call: LibraryCall) -> AbstractValue:
     program_settings.note_call(machine, call)
     for each in CALL_INTERPRETERS:
-        found = each(machine, call)
-        if found is not None:
-            return found
+        result = each(machine, call)
+        if result is not None:
+            return result
     return guess_call(machine, call)
 
 
 def interpret_object_call(machine: AbstractInterpreter, call: LibraryCall) -> AbstractValue:
     """Interpret a call of an object that a library returned."""
-    found = model_calls.call_model_object(machine, call)
-    if found is None:
-        found = model_calls.interpret_array_call(machine, call) if call.receiver else None
-    return found if found is not None else guess_call(machine, call)
+    result = model_calls.call_model_object(machine, call)
+    if result is None:
+        result = array_calls.interpret_array_call(machine, call) if call.receiver else None
+    return result if result is not None else guess_call(machine, call)
 
 
 def guess_call(machine: AbstractInterpreter, call: LibraryCall) -> AbstractValue:
     """Guess an unknown call: it passes on the marks of its arguments and calls functions among them."""
     given = [value for value in (call.receiver, *call.all) if value is not None]
     marks = frozenset[str]().union(*map(collect_marks, given))
-    results = [found for value in given if (found := _call_callback(machine, call, value)) is not None]
+    results = [
+        result_of_callback
+        for value in given
+        if (result_of_callback := _call_callback(machine, call, value)) is not None
+    ]
     result = join_values(results)
-    kept = (
+    things = (
         result.things
         if results
         else (LibraryObject(call.name, tuple(call.positional), dict(call.keywords), place=call.place),)
     )
-    return AbstractValue(marks | collect_marks(result), UNKNOWN, kept)
+    return AbstractValue(marks | collect_marks(result), UNKNOWN, things)
 
 
 def _call_callback(
@@ -120,8 +126,8 @@ def _call_callback(
                 frozenset[str]().union(*(collect_marks(each) for each in call.all if each is not value))
             )
         ] * 3
-    found = machine.call_value(make_value(functions[0]), others, {})
-    return make_list([found]) if call.last in MAPPING else found
+    result = machine.call_value(make_value(functions[0]), others, {})
+    return make_list([result]) if call.last in MAPPING else result
 
 
 def copy_default(value: AbstractValue) -> AbstractValue:
@@ -152,13 +158,13 @@ class CallInterpreter(StatementInterpreter):
         self.depth += 1
         place = self.place
         try:
-            found = [
+            results = [
                 self._call_object(target, one, positional, keywords, node, name) for one in target.things
             ]
             if not target.things:
                 call = LibraryCall(name or "?", positional, keywords, place, target, node)
                 return self._mark_if_check(name, interpret_library_call(self, call), positional, keywords)
-            return self._mark_if_check(name, join_values(found), positional, keywords)
+            return self._mark_if_check(name, join_values(results), positional, keywords)
         finally:
             self.depth -= 1
             self.place = place
@@ -233,11 +239,11 @@ class CallInterpreter(StatementInterpreter):
     ) -> AbstractValue:
         receiver, owner = method.receiver, method.owner
         if isinstance(owner, ListValue | DictValue):
-            found = value_operations.interpret_container_method(
+            result = value_operations.interpret_container_method(
                 self, receiver, owner, method.name, positional, keywords
             )
-            if found is not None:
-                return found
+            if result is not None:
+                return result
         prefix = ""
         if isinstance(owner, LibraryObject):
             prefix = owner.name
@@ -325,9 +331,9 @@ class CallInterpreter(StatementInterpreter):
                 if isinstance(one, FunctionValue):
                     self._call_function(one, [value], {})
         for name in names if not init else ():
-            found = of.find_member(name)
-            if found is not None and name not in made.attributes:
-                made.attributes[name] = copy_default(found)
+            default = of.find_member(name)
+            if default is not None and name not in made.attributes:
+                made.attributes[name] = copy_default(default)
         trainer_calls.attach_trainer_model(self, made)
         program_settings.note_config_class(self, of, made.attributes, self.place)
         return value
@@ -345,7 +351,7 @@ class CallInterpreter(StatementInterpreter):
         given = positional[0] if positional else NOTHING
         if m.select_models(collect_marks(given)):
             loss = AbstractValue(loss.marks | m.select_models(collect_marks(given)))
-        model_calls.record_training(self, loss, self.place)
+        array_calls.record_training(self, loss, self.place)
         return make_open_list(AbstractValue(collect_marks(loss)))
 
 
@@ -377,7 +383,7 @@ class ProgramInterpreter(CallInterpreter):
         learnt = {m.DATA, m.SAID, m.TOKENS, m.WORLD, m.JUDGED, m.EXPERT}
         if m.WEIGHTS not in was or was & learnt or not by & learnt:
             return
-        model_calls.add_stage(
+        array_calls.add_stage(
             self, self._classify_manual_update(by), m.select_models(was) | (by & {m.WORLD}), self.place
         )
 
@@ -385,8 +391,8 @@ class ProgramInterpreter(CallInterpreter):
         if m.NOISE in by and not by & {m.PROBS, m.LOGPROB, m.TOKENS}:
             return "other", 0.7, (m.NOISE,)
         if by & {m.WEIGHTED, m.JUDGED}:
-            return model_calls.classify_policy_gradient(by, 0.8 if m.WEIGHTED in by else 0.6)
-        return model_calls.classify_imitation(self, by, 0.75)
+            return array_calls.classify_policy_gradient(by, 0.8 if m.WEIGHTED in by else 0.6)
+        return array_calls.classify_imitation(self, by, 0.75)
 
 
 def interpret_program(

@@ -87,10 +87,12 @@ class ProgramTrace:
 
     def load_weights(self, paths: Iterable[str]) -> str:
         """Record that a model is loaded; return its mark."""
-        found = [self.find_weights(path) or WeightsHistory(origins=(path,)) for path in dict.fromkeys(paths)]
-        self.loads += [path for made in found for path in made.origins]
+        histories = [
+            self.find_weights(path) or WeightsHistory(origins=(path,)) for path in dict.fromkeys(paths)
+        ]
+        self.loads += [path for made in histories for path in made.origins]
         mark = f"{m.MODEL}{len(self.models)}"
-        self.models[mark] = merge_histories(found)
+        self.models[mark] = merge_histories(histories)
         return mark
 
     def add_stage(self, stage: DetectedStage, models: Marks) -> None:
@@ -136,13 +138,15 @@ class ProgramTrace:
         """Return what programs wrote to a path. A path with holes matches all files that fit."""
         if path is None:
             return NOTHING
-        wanted = normalise_path(path)
-        if wanted in self.files:
-            return self.files[wanted]
-        if HOLE not in wanted:
-            found = [value for key, value in self.files.items() if HOLE in key and path_covers(key, wanted)]
-            return join_values(found)
-        return join_values(value for key, value in self.files.items() if path_covers(wanted, key))
+        pattern = normalise_path(path)
+        if pattern in self.files:
+            return self.files[pattern]
+        if HOLE not in pattern:
+            matches = [
+                value for key, value in self.files.items() if HOLE in key and path_covers(key, pattern)
+            ]
+            return join_values(matches)
+        return join_values(value for key, value in self.files.items() if path_covers(pattern, key))
 
     def note_setting(
         self,
@@ -152,9 +156,9 @@ class ProgramTrace:
         weight: int = 1,
         on_command_line: bool = False,
     ) -> None:
-        found = NotedSetting(name, value, place, self.launch, weight, on_command_line)
+        setting = NotedSetting(name, value, place, self.launch, weight, on_command_line)
         if len(self.noted) < MOST_NOTED:
-            self.noted[name, str(place), self.launch] = found
+            self.noted[name, str(place), self.launch] = setting
 
 
 def _is_same_stage(one: DetectedStage, other: DetectedStage) -> bool:
@@ -175,11 +179,11 @@ def find_weights(weights: Mapping[str, WeightsHistory], path: str) -> WeightsHis
     return weights[(exact or matching)[-1]] if matching else None
 
 
-def merge_histories(found: Iterable[WeightsHistory]) -> WeightsHistory:
-    known = list(found)
-    stages = tuple(dict.fromkeys(stage for made in known for stage in made.stages))
-    origins = tuple(dict.fromkeys(path for made in known for path in made.origins))
-    return WeightsHistory(stages[-MOST_STAGES:], origins, max((made.launch for made in known), default=0))
+def merge_histories(histories: Iterable[WeightsHistory]) -> WeightsHistory:
+    parts = list(histories)
+    stages = tuple(dict.fromkeys(stage for made in parts for stage in made.stages))
+    origins = tuple(dict.fromkeys(path for made in parts for path in made.origins))
+    return WeightsHistory(stages[-MOST_STAGES:], origins, max((made.launch for made in parts), default=0))
 
 
 # The interpreter.

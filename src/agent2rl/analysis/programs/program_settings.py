@@ -91,25 +91,25 @@ def note_call(machine: AbstractInterpreter, call: LibraryCall) -> None:
             said.setdefault("lr", rate)
     lines = {word.arg: word.value.lineno for word in call.node.keywords} if call.node else {}
     for name, value in said.items():
-        known = canonical_setting(name, call.name)
-        if known and (plain := _plain_value(value)) is not None:
+        setting = canonical_setting(name, call.name)
+        if setting and (plain := _plain_value(value)) is not None:
             place = CodeLocation(call.place.path, lines.get(name, call.place.line))
-            machine.trace.note_setting(known, plain, place, CALL)
+            machine.trace.note_setting(setting, plain, place, CALL)
 
 
 def note_option(
     machine: AbstractInterpreter, name: str, value: AbstractValue, place: CodeLocation | None, said: bool
 ) -> None:
-    known, plain = canonical_setting(name), _plain_value(value)
-    if known and plain is not None:
-        machine.trace.note_setting(known, plain, place, CALL + 1 if said else OPTION, said)
+    setting, plain = canonical_setting(name), _plain_value(value)
+    if setting and plain is not None:
+        machine.trace.note_setting(setting, plain, place, CALL + 1 if said else OPTION, said)
 
 
 def note_name(machine: AbstractInterpreter, name: str, value: AbstractValue) -> None:
     """Note an assignment to a well-known name."""
-    known, plain = canonical_setting(name.lower()), _plain_value(value)
-    if known and plain is not None and not value.marks and known not in ("data", "model", "steps"):
-        machine.trace.note_setting(known, plain, machine.place, NAME)
+    setting, plain = canonical_setting(name.lower()), _plain_value(value)
+    if setting and plain is not None and not value.marks and setting not in ("data", "model", "steps"):
+        machine.trace.note_setting(setting, plain, machine.place, NAME)
 
 
 def note_config_class(
@@ -120,19 +120,19 @@ def note_config_class(
         value = attributes.get(field)
         if (
             value is not None
-            and (known := canonical_setting(field))
+            and (setting := canonical_setting(field))
             and (plain := _plain_value(value)) is not None
         ):
-            machine.trace.note_setting(known, plain, place, OPTION)
+            machine.trace.note_setting(setting, plain, place, OPTION)
 
 
 def _plain_value(value: AbstractValue) -> JsonValue:
     if isinstance(value.constant, str):
         return value.constant[:200] if value.constant and HOLE not in value.constant else None
-    found = value.constant
-    if isinstance(found, bool) or not isinstance(found, int | float) or not abs(found) < 1e15:
+    constant = value.constant
+    if isinstance(constant, bool) or not isinstance(constant, int | float) or not abs(constant) < 1e15:
         return None
-    return found
+    return constant
 
 
 # Command-line options.
@@ -176,8 +176,8 @@ def interpret_option_call(machine: AbstractInterpreter, call: LibraryCall) -> Ab
         return NOTHING
     if last in ("parse_args", "parse_known_args"):
         argv = _read_argv(given) if given.things else machine.argv
-        found = _parse_arguments(machine, _find_top_parser(owner), argv)
-        return make_list([found, make_list([])]) if last == "parse_known_args" else found
+        options = _parse_arguments(machine, _find_top_parser(owner), argv)
+        return make_list([options, make_list([])]) if last == "parse_known_args" else options
     if last in ("parse_args_into_dataclasses", "parse_args_and_config", "parse"):
         return _parse_dataclasses(machine, owner)
     return None
@@ -230,7 +230,7 @@ def _add_argument(owner: LibraryObject, call: LibraryCall) -> None:
 
 
 def _parse_arguments(machine: AbstractInterpreter, parser: LibraryObject, argv: list[str]) -> AbstractValue:
-    found = {
+    options = {
         name.removeprefix("default "): value
         for name, value in parser.attributes.items()
         if name.startswith("default ")
@@ -244,20 +244,20 @@ def _parse_arguments(machine: AbstractInterpreter, parser: LibraryObject, argv: 
                     said = _find_option(argv, names, spec.keywords["flag"].text or "")
                 else:
                     said = free.pop(0) if free else None
-                default = found.get(spec.name, spec.keywords["default"])
-                known = (
+                default = options.get(spec.name, spec.keywords["default"])
+                option_value = (
                     default
                     if said is None
                     else make_constant(_convert_type(said, spec.keywords["type"].text or ""))
                 )
-                found[spec.name] = known
-                note_option(machine, spec.name, known, spec.place, said is not None)
+                options[spec.name] = option_value
+                note_option(machine, spec.name, option_value, spec.place, said is not None)
     subs = [name.removeprefix("sub ") for name in parser.attributes if name.startswith("sub ")]
     dest = parser.attributes.get("dest")
     if dest is not None and dest.text:
         chosen = next((word for word in argv if word in subs), None)
-        found[dest.text] = make_constant(chosen) if chosen else NOTHING
-    return make_dict(found)
+        options[dest.text] = make_constant(chosen) if chosen else NOTHING
+    return make_dict(options)
 
 
 def _list_positionals(argv: list[str]) -> list[str]:
@@ -274,18 +274,18 @@ def _list_positionals(argv: list[str]) -> list[str]:
 
 def _find_option(argv: list[str], names: list[str], flag: str) -> str | bool | None:
     """Return the value of an option on the command line; the last one counts."""
-    found: str | bool | None = None
+    option_value: str | bool | None = None
     for number, word in enumerate(argv):
         head, equals, tail = word.partition("=")
         if head.replace("_", "-") not in [name.replace("_", "-") for name in names]:
             continue
         if flag in ("store_true", "store_false"):
-            found = flag == "store_true"
+            option_value = flag == "store_true"
         elif equals:
-            found = tail
+            option_value = tail
         else:
-            found = argv[number + 1] if number + 1 < len(argv) else ""
-    return found
+            option_value = argv[number + 1] if number + 1 < len(argv) else ""
+    return option_value
 
 
 def _convert_type(said: str | bool, of: str) -> Constant:
@@ -341,9 +341,9 @@ def _load_named_config(machine: AbstractInterpreter) -> dict[str, AbstractValue]
     """Load the configuration file that the command line names."""
     for word in machine.argv:
         source = machine.files.find_file(word) if word.endswith((".yaml", ".yml", ".json", ".toml")) else None
-        found = source_files.parse_config(source) if source else None
-        if isinstance(found, dict):
-            return {name: standard_library_calls.make_config_value(value) for name, value in found.items()}
+        config = source_files.parse_config(source) if source else None
+        if isinstance(config, dict):
+            return {name: standard_library_calls.make_config_value(value) for name, value in config.items()}
     return {}
 
 
@@ -375,12 +375,12 @@ def bind_command_line(machine: AbstractInterpreter, function: FunctionValue) -> 
     if any(name.startswith("config") for name in function.options):
         return {"": _load_hydra_config(machine, function, said)}
     free = _list_positionals(machine.argv)
-    found = {}
+    arguments = {}
     for name, default in function.options.items():
-        found[name] = said.get(name, default)
+        arguments[name] = said.get(name, default)
         if name not in said and free and default.constant is None:
-            found[name] = make_constant(free.pop(0))
-    return found
+            arguments[name] = make_constant(free.pop(0))
+    return arguments
 
 
 def _load_hydra_config(
@@ -390,8 +390,8 @@ def _load_hydra_config(
     folder = (function.options.get("config_path") or NOTHING).text or ""
     stem = name.removesuffix(".yaml")
     source = machine.files.find_file(f"{folder}/{stem}.yaml", function.module.path.rpartition("/")[0])
-    found = source_files.parse_config(source) if source else None
-    value = standard_library_calls.make_config_value(found if isinstance(found, dict) else {})
+    config = source_files.parse_config(source) if source else None
+    value = standard_library_calls.make_config_value(config if isinstance(config, dict) else {})
     for path, given in said.items():
         at = value
         *above, last = path.split(".")

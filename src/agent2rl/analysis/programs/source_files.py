@@ -135,30 +135,31 @@ def parse_config(source: AgentSourceFile) -> JsonValue:
         return None
     try:
         if source.path.endswith((".json", ".jsonl")):
-            found = json.loads(source.text)
+            config = json.loads(source.text)
         elif source.path.endswith(".toml"):
-            found = tomllib.loads(source.text)
+            config = tomllib.loads(source.text)
         elif source.path.endswith((".yaml", ".yml")):
-            found = yaml.safe_load(source.text)
+            config = yaml.safe_load(source.text)
         else:
             return None
     except (ValueError, yaml.YAMLError, RecursionError, MemoryError, TypeError, AttributeError):
         return None
-    return _limit_config(found, 6, [MOST_VALUES])
+    return _limit_config(config, 6, [MOST_VALUES])
 
 
-def _limit_config(found: object, depth: int, left: list[int]) -> JsonValue:
+def _limit_config(config: object, depth: int, budget: list[int]) -> JsonValue:
     """Drop what is too deep or too long, and convert dates to text."""
-    left[0] -= 1
-    if isinstance(found, dict | list) and (not depth or left[0] < 0):
+    budget[0] -= 1
+    if isinstance(config, dict | list) and (not depth or budget[0] < 0):
         return None
-    if isinstance(found, dict):
+    if isinstance(config, dict):
         return {
-            str(key): _limit_config(value, depth - 1, left) for key, value in list(found.items())[: left[0]]
+            str(key): _limit_config(value, depth - 1, budget)
+            for key, value in list(config.items())[: budget[0]]
         }
-    if isinstance(found, list):
-        return [_limit_config(value, depth - 1, left) for value in found[: left[0]]]
-    return found if isinstance(found, str | int | float | bool) or found is None else str(found)
+    if isinstance(config, list):
+        return [_limit_config(value, depth - 1, budget) for value in config[: budget[0]]]
+    return config if isinstance(config, str | int | float | bool) or config is None else str(config)
 
 
 class AgentSourceFiles:
@@ -172,15 +173,15 @@ class AgentSourceFiles:
 
     def find_file(self, path: str, near: str = "") -> AgentSourceFile | None:
         """Find a file by the end of its path (the working directory is unknown), preferably in `near`."""
-        wanted = tuple(part for part in path.split("/") if part not in ("", "."))
-        while ".." in wanted:
-            place = wanted.index("..")
-            wanted = wanted[: max(0, place - 1)] + wanted[place + 1 :]
-        if not wanted:
+        parts = tuple(part for part in path.split("/") if part not in ("", "."))
+        while ".." in parts:
+            place = parts.index("..")
+            parts = parts[: max(0, place - 1)] + parts[place + 1 :]
+        if not parts:
             return None
-        paths = self._ends.get(wanted[-1], [])
-        best = max(paths, key=lambda each: _rank_path_match(each, wanted, near), default=None)
-        if best is None or not _rank_path_match(best, wanted, near)[0]:
+        paths = self._ends.get(parts[-1], [])
+        best = max(paths, key=lambda each: _rank_path_match(each, parts, near), default=None)
+        if best is None or not _rank_path_match(best, parts, near)[0]:
             return None
         return self.sources[best]
 
@@ -189,16 +190,16 @@ class AgentSourceFiles:
         path = name.replace(".", "/")
         for folder in dict.fromkeys([near, "code", "", "agent"]):
             for end in (f"{path}.py", f"{path}/__init__.py"):
-                if found := self.sources.get(f"{folder}/{end}" if folder else end):
-                    return found
+                if source := self.sources.get(f"{folder}/{end}" if folder else end):
+                    return source
         if "." not in name:
             return None
         return self.find_file(f"{path}.py") or self.find_file(f"{path}/__init__.py")
 
 
-def _rank_path_match(path: str, wanted: tuple[str, ...], near: str) -> tuple[int, bool, int]:
+def _rank_path_match(path: str, path_end: tuple[str, ...], near: str) -> tuple[int, bool, int]:
     """Return how many parts agree from the end if one path is the end of the other, else 0."""
     parts = path.split("/")
-    shared = min(len(parts), len(wanted))
-    same = parts[-shared:] == list(wanted[-shared:])
+    shared = min(len(parts), len(path_end))
+    same = parts[-shared:] == list(path_end[-shared:])
     return (shared if same else 0), path.startswith(f"{near}/") if near else False, -len(parts)

@@ -1,9 +1,6 @@
-"""Interpret calls of built-in functions, paths, files, environment variables, other programs, and the task's
-environment.
-"""
+"""Interpret calls of built-in functions, paths, files, environment variables and other programs."""
 
 import posixpath
-import re
 import shlex
 from collections.abc import Sequence
 
@@ -28,78 +25,10 @@ from agent2rl.analysis.programs.abstract_values import (
     make_open_list,
     make_value,
 )
+from agent2rl.analysis.programs.environment_calls import read_environment_url
 from agent2rl.analysis.programs.interpreter_core import AbstractInterpreter, LibraryCall
-from agent2rl.analysis.programs.marks import Marks
 from agent2rl.analysis.programs.source_files import SHELL_CALL
 from agent2rl.analysis.workspace_paths import HOLE, normalise_path
-
-# The task's environment, in the forms that programs use.
-
-URL = "world-url"
-"""Mark of the URL of the served environment."""
-ADAPTERS = "agent2rl.environments"
-PLACE = re.compile(
-    r"(?:^|[._])(?:env|envs|world|worlds|game|games|gym|gyms|environment|place|client)(?:s|_\w+)?$"
-)
-OPENING = {"connect", "create_connection", "sync", "client", "__enter__"}
-ASKING = {"post", "get", "urlopen", "request", "connect", "Request", "send", "recv", "json", "read"}
-
-
-def interpret_environment_call(machine: AbstractInterpreter, call: LibraryCall) -> AbstractValue | None:
-    name, last = call.name, call.last
-    marks = collect_marks(call.receiver).union(*map(collect_marks, call.all))
-    if name.startswith(ADAPTERS):
-        return _interpret_adapter_call(machine, call, marks)
-    if URL in marks and (last in ASKING or last[:1].isupper() or call.receiver is not None):
-        kept = frozenset({URL} if last[:1].isupper() or last in OPENING else ()) | {
-            machine.record_mark(m.WORLD)
-        }
-        return make_value(LibraryObject("world"), kept)
-    place = name.rpartition(".")[0]
-    ours = call.receiver is not None and m.WORLD in call.receiver.marks
-    if ours and last == "act":
-        return AbstractValue(frozenset({m.EXPERT, m.WORLD}))
-    if ours and last in ("step", "reset"):
-        return _mark_step(machine)
-    if ours and last in ("expert", "demonstrate"):
-        return make_value(LibraryObject("expert"), frozenset({m.EXPERT, m.WORLD}))
-    unknown = call.receiver is not None and not call.receiver.things
-    if last == "step" and call.positional and PLACE.search(place) and unknown and marks & m.OWN:
-        return _mark_step(machine)
-    return None
-
-
-def _mark_step(machine: AbstractInterpreter) -> AbstractValue:
-    return make_value(LibraryObject("world"), frozenset({machine.record_mark(m.WORLD)}))
-
-
-def _interpret_adapter_call(machine: AbstractInterpreter, call: LibraryCall, marks: Marks) -> AbstractValue:
-    world = frozenset({machine.record_mark(m.WORLD)})
-    match call.last:
-        case "demonstrations":
-            return make_open_list(AbstractValue(world | {m.EXPERT}, things=(LibraryObject("episode"),)))
-        case "rollout":
-            policy = call.get_argument("policy", 0) or NOTHING
-            said = machine.call_value(
-                policy, [make_open_list(AbstractValue(world, things=(LibraryObject("world"),)))], {}
-            )
-            own = collect_marks(said) & (m.OWN | {m.EXPERT}) or frozenset({m.SAID})
-            froms = frozenset(mark for mark in collect_marks(said) if mark.startswith("from:"))
-            return make_open_list(AbstractValue(world | own | froms, things=(LibraryObject("episode"),)))
-        case "rows":
-            return make_open_list(
-                make_dict({"prompt": AbstractValue(frozenset({m.DATA}))}, AbstractValue(frozenset({m.DATA})))
-            )
-        case "environment_factory":
-            return make_value(LibraryObject("world"), world)
-        case _:
-            return make_value(LibraryObject("world"), world | (marks & {URL}))
-
-
-def read_environment_url(name: str) -> AbstractValue | None:
-    """Return the environment's URL if the variable holds it."""
-    return AbstractValue(frozenset({URL}), HOLE) if name == "ENVIRONMENT_URL" else None
-
 
 # Paths, files, environment variables, other programs.
 
@@ -172,8 +101,8 @@ def read_variable(
     """Read an environment variable."""
     if not isinstance(name.constant, str):
         return NOTHING
-    if found := read_environment_url(name.constant):
-        return found
+    if url := read_environment_url(name.constant):
+        return url
     if name.constant in machine.environment:
         return make_constant(machine.environment[name.constant])
     return otherwise if otherwise is not None else NOTHING
@@ -214,8 +143,8 @@ def interpret_file_call(
         return open_file(machine, given, call.get_argument("mode", 1))
     if last == "open" and receiver.text is not None:
         return open_file(machine, receiver, call.get_argument("mode", 0))
-    if name in CONFIGS and (found := load_config(machine, given)):
-        return found
+    if name in CONFIGS and (config := load_config(machine, given)):
+        return config
     if name in READ or name == "datasets.load_dataset":
         return _load_dataset(machine, call, given)
     if last in ("read_text", "read_bytes") and receiver.text is not None:
@@ -262,12 +191,16 @@ def open_file(machine: AbstractInterpreter, path: AbstractValue, mode: AbstractV
 
 
 def _read_content(machine: AbstractInterpreter, path: AbstractValue) -> AbstractValue:
-    found = machine.trace.read_file(path.text)
+    content = machine.trace.read_file(path.text)
     if path.known and path.text and "." in path.text:
         machine.trace.note_setting("data", normalise_path(path.text), machine.place)
     if path.known and path.text and path.text.endswith((".toml", ".yaml", ".yml", ".json")):
-        found = join_values([found, make_value(LibraryObject("file", attributes={"path": path}))])
-    inner = machine.read_element(found) if any(isinstance(one, ListValue) for one in found.things) else found
+        content = join_values([content, make_value(LibraryObject("file", attributes={"path": path}))])
+    inner = (
+        machine.read_element(content)
+        if any(isinstance(one, ListValue) for one in content.things)
+        else content
+    )
     return AbstractValue(inner.marks | {m.DATA}, UNKNOWN, inner.things)
 
 
@@ -291,16 +224,18 @@ def load_config(machine: AbstractInterpreter, given: AbstractValue) -> AbstractV
         if isinstance(one, LibraryObject) and "path" in one.attributes:
             path = one.attributes["path"].text
     source = machine.files.find_file(path) if path and HOLE not in path else None
-    found = source_files.parse_config(source) if source else None
-    return make_config_value(found) if isinstance(found, dict | list) else None
+    config = source_files.parse_config(source) if source else None
+    return make_config_value(config) if isinstance(config, dict | list) else None
 
 
-def make_config_value(found: object) -> AbstractValue:
-    if isinstance(found, dict):
-        return make_dict({str(key): make_config_value(value) for key, value in found.items()})
-    if isinstance(found, list):
-        return make_list([make_config_value(value) for value in found])
-    return make_constant(found) if isinstance(found, str | int | float | bool) or found is None else NOTHING
+def make_config_value(config: object) -> AbstractValue:
+    if isinstance(config, dict):
+        return make_dict({str(key): make_config_value(value) for key, value in config.items()})
+    if isinstance(config, list):
+        return make_list([make_config_value(value) for value in config])
+    return (
+        make_constant(config) if isinstance(config, str | int | float | bool) or config is None else NOTHING
+    )
 
 
 # Built-in functions.
@@ -319,8 +254,8 @@ PATH_METHODS = {
 def interpret_builtin_call(machine: AbstractInterpreter, call: LibraryCall) -> AbstractValue | None:
     name, given = call.name, (call.positional[0] if call.positional else NOTHING)
     if name in SAME_ELEMENTS and call.receiver is None:
-        if name in CONFIGS and (found := load_config(machine, given)):
-            return found
+        if name in CONFIGS and (result := load_config(machine, given)):
+            return result
         return given if call.positional else make_list([])
     if name in STARTED:
         return record_command(machine, call)
@@ -329,10 +264,10 @@ def interpret_builtin_call(machine: AbstractInterpreter, call: LibraryCall) -> A
         if source and target:
             machine.trace.copy_weights(source, target)
         return call.positional[1]
-    if call.receiver is None and (found := interpret_path_call(machine, call, given)):
-        return found
-    if found := interpret_file_call(machine, call, given):
-        return found
+    if call.receiver is None and (result := interpret_path_call(machine, call, given)):
+        return result
+    if result := interpret_file_call(machine, call, given):
+        return result
     if call.receiver is None:
         return _interpret_function(machine, call, given)
     return _interpret_text_method(machine, call)
@@ -363,9 +298,9 @@ def _interpret_function(
         case "itertools.chain":
             return make_open_list(join_values(machine.read_element(each) for each in call.positional))
         case "dict" | "types.SimpleNamespace" | "argparse.Namespace" | "collections.OrderedDict":
-            known = next((one for one in given.things if isinstance(one, DictValue)), None)
+            mapping = next((one for one in given.things if isinstance(one, DictValue)), None)
             return make_dict(
-                {**(known.known if known else {}), **call.keywords}, known.rest if known else NOTHING
+                {**(mapping.known if mapping else {}), **call.keywords}, mapping.rest if mapping else NOTHING
             )
         case "collections.defaultdict":
             return make_dict({}, make_list([]) if not given.things else machine.call_value(given, [], {}))
@@ -413,15 +348,15 @@ def _field_default(machine: AbstractInterpreter, call: LibraryCall, given: Abstr
 
 
 def _convert_number(call: LibraryCall, given: AbstractValue) -> AbstractValue:
-    marks, known = collect_marks(given), given.constant
+    marks, constant = collect_marks(given), given.constant
     if m.SAID in marks and call.name in ("int", "float"):
         # A number parsed from sampled text: only judging code does that.
         marks = (marks - m.OWN - {m.FILTERED}) | {m.JUDGED}
     try:
-        if call.name == "float" and isinstance(known, str | int | float) and given.known:
-            return make_constant(float(known), marks)
-        if call.name == "int" and isinstance(known, int | float) and abs(known) < 1e15:
-            return make_constant(int(known), marks)
+        if call.name == "float" and isinstance(constant, str | int | float) and given.known:
+            return make_constant(float(constant), marks)
+        if call.name == "int" and isinstance(constant, int | float) and abs(constant) < 1e15:
+            return make_constant(int(constant), marks)
     except (ValueError, OverflowError):
         pass
     return AbstractValue(marks)
@@ -477,6 +412,6 @@ def _format_text(text: str, call: LibraryCall) -> str:
         if value is None and number < len(call.positional):
             value, number = call.positional[number], number + 1
         head += str(value.constant) if value is not None and value.constant is not UNKNOWN else HOLE
-        more, brace, rest = tail.partition("{")
-        head += more
+        literal, brace, rest = tail.partition("{")
+        head += literal
     return head

@@ -42,28 +42,32 @@ class DefinitionInterpreter(BindingInterpreter):
         self, node: ast.FunctionDef | ast.AsyncFunctionDef, scope: NameScope, module: ModuleValue
     ) -> None:
         function = FunctionValue(node, scope, module, self.eval_defaults(node.args, scope))
-        found = make_value(function)
+        definition = make_value(function)
         for decorator in reversed(node.decorator_list):
             name = decorator_name(decorator)
             if name in GRADIENTS:
-                found = make_value(GradientFunction(found))
+                definition = make_value(GradientFunction(definition))
             elif isinstance(decorator, ast.Call) and name == "partial":
                 if any(decorator_name(each) in GRADIENTS for each in decorator.args):
-                    found = make_value(GradientFunction(found))
+                    definition = make_value(GradientFunction(definition))
             elif isinstance(decorator, ast.Call) and name in ("option", "argument", "main"):
                 self._add_option(name, decorator, function, scope)
             else:
-                found = self._apply_decorator(decorator, found, scope)
-        scope.names[node.name] = found
+                definition = self._apply_decorator(decorator, definition, scope)
+        scope.names[node.name] = definition
 
-    def _apply_decorator(self, decorator: ast.expr, found: AbstractValue, scope: NameScope) -> AbstractValue:
+    def _apply_decorator(
+        self, decorator: ast.expr, definition: AbstractValue, scope: NameScope
+    ) -> AbstractValue:
         """Apply a decorator of the agent's own, which may return another function."""
         target = self.eval_expression(decorator, scope)
         if not any(isinstance(one, FunctionValue | BoundMethod) for one in target.things):
-            return found
-        given = self.call_value(target, [found], {})
+            return definition
+        given = self.call_value(target, [definition], {})
         return (
-            given if any(isinstance(one, FunctionValue | PartialFunction) for one in given.things) else found
+            given
+            if any(isinstance(one, FunctionValue | PartialFunction) for one in given.things)
+            else definition
         )
 
     def _add_option(self, name: str, node: ast.Call, function: FunctionValue, scope: NameScope) -> None:
@@ -101,22 +105,24 @@ class DefinitionInterpreter(BindingInterpreter):
         near = module.path.rpartition("/")[0]
         if isinstance(node, ast.Import):
             for each in node.names:
-                found = self.load_module(each.name if each.asname else each.name.partition(".")[0], near)
-                if found is None and not each.asname:
+                source_module = self.load_module(
+                    each.name if each.asname else each.name.partition(".")[0], near
+                )
+                if source_module is None and not each.asname:
                     self.load_module(each.name, near)
                 name = each.asname or each.name.partition(".")[0]
                 full = each.name if each.asname else name
-                scope.names[name] = make_value(found or LibrarySymbol(full))
+                scope.names[name] = make_value(source_module or LibrarySymbol(full))
             return
         for _ in range(node.level - 1):
             near = near.rpartition("/")[0]
         origin = node.module or ""
-        found = self.load_module(origin, near) if origin else None
+        source_module = self.load_module(origin, near) if origin else None
         for each in node.names:
-            if found and each.name == "*":
-                scope.names |= found.scope.names
-            elif found and each.name in found.scope.names:
-                scope.names[each.asname or each.name] = found.scope.names[each.name]
+            if source_module and each.name == "*":
+                scope.names |= source_module.scope.names
+            elif source_module and each.name in source_module.scope.names:
+                scope.names[each.asname or each.name] = source_module.scope.names[each.name]
             elif part := self.load_module(f"{origin}.{each.name}" if origin else each.name, near):
                 scope.names[each.asname or each.name] = make_value(part)
             elif each.name != "*":
@@ -242,21 +248,21 @@ class StatementInterpreter(DefinitionInterpreter):
             for one in lists:
                 one.rest = join_values([one.rest, added])
             return
-        found = self.apply_operator(node.op, before, value)
-        if isinstance(found.constant, int | float) and self.loops:
-            found = AbstractValue(found.marks)
+        result = self.apply_operator(node.op, before, value)
+        if isinstance(result.constant, int | float) and self.loops:
+            result = AbstractValue(result.marks)
         if isinstance(value.constant, int | float) and self.lexical & {m.JUDGED, m.SAID}:
-            found = AbstractValue(found.marks | {self.record_mark(m.JUDGED)}, found.constant)
+            result = AbstractValue(result.marks | {self.record_mark(m.JUDGED)}, result.constant)
         if isinstance(target, ast.Subscript):
             self.bind_target(
                 target,
                 AbstractValue(
-                    found.marks | collect_marks(self.eval_expression(target.slice, scope)) - {m.JUDGED}
+                    result.marks | collect_marks(self.eval_expression(target.slice, scope)) - {m.JUDGED}
                 ),
                 scope,
             )
         else:
-            self.bind_target(target, found, scope)
+            self.bind_target(target, result, scope)
 
     def _detect_weight_update(self, target: ast.expr, node: ast.expr, scope: NameScope) -> None:
         """Detect a manual update: `weights = weights - rate * gradient`."""
@@ -272,8 +278,8 @@ class StatementInterpreter(DefinitionInterpreter):
 
     def _run_if(self, node: ast.If, scope: NameScope, module: ModuleValue) -> bool:
         if _is_main(node.test):
-            wanted = module.name == "__main__"
-            return self.run_body(node.body if wanted else node.orelse, scope, module)
+            is_main = module.name == "__main__"
+            return self.run_body(node.body if is_main else node.orelse, scope, module)
         if _is_typing(node.test):
             return self.run_body(node.orelse, scope, module)
         test = self.eval_expression(node.test, scope)
@@ -300,10 +306,10 @@ class StatementInterpreter(DefinitionInterpreter):
 
     def _run_for(self, node: ast.For | ast.AsyncFor, scope: NameScope, module: ModuleValue) -> None:
         values = self.eval_expression(node.iter, scope)
-        known = _list_elements(values)
+        elements = _list_elements(values)
         self.loops += 1
-        if known is not None and 0 < len(known) <= UNROLLED:
-            for each in known:
+        if elements is not None and 0 < len(elements) <= UNROLLED:
+            for each in elements:
                 self.bind_target(
                     node.target, AbstractValue(each.marks | values.marks, each.constant, each.things), scope
                 )

@@ -1,8 +1,8 @@
 """Interpret trainers of libraries and their data sets: which route a trainer is when it is started."""
 
 from agent2rl.analysis.findings import Route
+from agent2rl.analysis.programs import array_calls, model_calls
 from agent2rl.analysis.programs import marks as m
-from agent2rl.analysis.programs import model_calls
 from agent2rl.analysis.programs.abstract_values import (
     NOTHING,
     UNKNOWN,
@@ -20,9 +20,9 @@ from agent2rl.analysis.programs.abstract_values import (
     make_open_list,
     make_value,
 )
+from agent2rl.analysis.programs.array_calls import RouteGuess
 from agent2rl.analysis.programs.interpreter_core import AbstractInterpreter, LibraryCall
 from agent2rl.analysis.programs.marks import Marks
-from agent2rl.analysis.programs.model_calls import RouteGuess
 
 # Data sets and loaders.
 
@@ -78,9 +78,9 @@ def _map_rows(rows: AbstractValue, new: AbstractValue) -> AbstractValue:
     after = next((one for one in new.things if isinstance(one, DictValue)), None)
     if after is None:
         return AbstractValue(rows.marks | collect_marks(new), things=rows.things)
-    known = {**(before.known if before else {}), **after.known}
+    fields = {**(before.known if before else {}), **after.known}
     rest = before.rest if before else AbstractValue(rows.marks)
-    return AbstractValue(new.marks, things=make_dict(known, rest).things)
+    return AbstractValue(new.marks, things=make_dict(fields, rest).things)
 
 
 def _build_loader(machine: AbstractInterpreter, call: LibraryCall) -> AbstractValue:
@@ -154,7 +154,7 @@ def interpret_trainer_call(machine: AbstractInterpreter, call: LibraryCall) -> A
     if last == "step" and len(call.positional) >= 3 and trainer and _object_family(trainer) == "PPOTrainer":
         marks = frozenset[str]().union(*map(collect_marks, call.positional))
         return _add_stage(
-            machine, model_calls.classify_policy_gradient(marks, 0.95), marks | _model_marks(trainer), call
+            machine, array_calls.classify_policy_gradient(marks, 0.95), marks | _model_marks(trainer), call
         )
     if trainer and last in STARTS:
         return _interpret_train(machine, call, trainer)
@@ -164,7 +164,7 @@ def interpret_trainer_call(machine: AbstractInterpreter, call: LibraryCall) -> A
         stage = machine.read_attribute(call.all[0], "stage").text
         return _add_named_route(machine, call, STAGES[stage]) if stage in STAGES else None
     if call.name == "torch.autograd.grad" and call.positional:
-        model_calls.record_training(machine, call.positional[0], call.place)
+        array_calls.record_training(machine, call.positional[0], call.place)
         return make_open_list(AbstractValue(collect_marks(call.positional[0])))
     return _interpret_own_recipe(machine, call)
 
@@ -197,7 +197,7 @@ def _interpret_backward(machine: AbstractInterpreter, call: LibraryCall) -> Abst
     )
     if call.positional and not collect_marks(loss):
         loss = call.positional[0]
-    model_calls.record_training(machine, loss or NOTHING, call.place)
+    array_calls.record_training(machine, loss or NOTHING, call.place)
     return make_constant(None)
 
 
@@ -213,7 +213,7 @@ def _object_family(one: AbstractObject) -> str | None:
         return find_trainer_family(one.name)
     if isinstance(one, InstanceValue):
         return next(
-            (found for name in one.of.list_library_bases() if (found := find_trainer_family(name))), None
+            (family for name in one.of.list_library_bases() if (family := find_trainer_family(name))), None
         )
     return None
 
@@ -264,11 +264,11 @@ def _classify_trainer(
             if any(isinstance(one, ListValue) for one in loss.things)
             else loss
         )
-        found = model_calls.classify_loss(machine, collect_marks(loss))
-        if found and found[0] != "unknown":
-            return found
+        route_guess = array_calls.classify_loss(machine, collect_marks(loss))
+        if route_guess and route_guess[0] != "unknown":
+            return route_guess
     if route == "sft":
-        return model_calls.classify_imitation(machine, marks, 0.95)
+        return array_calls.classify_imitation(machine, marks, 0.95)
     if route != "policy-gradient":
         return route, 0.95, ()
     return _classify_rewards(machine, trainer)
@@ -296,7 +296,7 @@ def _classify_rewards(machine: AbstractInterpreter, trainer: LibraryObject | Ins
             "**": make_open_list(AbstractValue(frozenset({m.DATA}))),
         }
         marks |= collect_marks(machine.call_value(make_value(one), [], words))
-    return model_calls.classify_policy_gradient(marks & {m.WORLD}, 0.95)
+    return array_calls.classify_policy_gradient(marks & {m.WORLD}, 0.95)
 
 
 def _interpret_lightning_fit(machine: AbstractInterpreter, call: LibraryCall) -> AbstractValue:
@@ -309,11 +309,13 @@ def _interpret_lightning_fit(machine: AbstractInterpreter, call: LibraryCall) ->
         batch = machine.read_element(data)
     for one in module.things:
         if isinstance(one, InstanceValue) and one.of.find_member("training_step"):
-            found = machine.call_value(
+            step_result = machine.call_value(
                 machine.read_attribute(make_value(one), "training_step"), [batch, NOTHING], {}
             )
-            loss = machine.read_item(found, make_constant("loss")) if found.things else found
-            model_calls.record_training(
+            loss = (
+                machine.read_item(step_result, make_constant("loss")) if step_result.things else step_result
+            )
+            array_calls.record_training(
                 machine,
                 AbstractValue(collect_marks(loss) | m.select_models(collect_marks(make_value(one)))),
                 call.place,
@@ -325,16 +327,16 @@ def _add_named_route(machine: AbstractInterpreter, call: LibraryCall, route: Rou
     marks = frozenset[str]().union(*map(collect_marks, call.all))
     kind: RouteGuess = (route, 0.9, ())
     if route == "sft":
-        kind = model_calls.classify_imitation(machine, marks, 0.9)
+        kind = array_calls.classify_imitation(machine, marks, 0.9)
     elif route == "policy-gradient":
-        kind = model_calls.classify_policy_gradient(marks, 0.9)
+        kind = array_calls.classify_policy_gradient(marks, 0.9)
     return _add_stage(machine, kind, marks, call)
 
 
 def _add_stage(
     machine: AbstractInterpreter, kind: RouteGuess, marks: Marks, call: LibraryCall
 ) -> AbstractValue:
-    model_calls.add_stage(machine, kind, marks, call.place)
+    array_calls.add_stage(machine, kind, marks, call.place)
     return AbstractValue(marks & m.select_models(marks), UNKNOWN)
 
 
@@ -345,12 +347,12 @@ def _interpret_own_recipe(machine: AbstractInterpreter, call: LibraryCall) -> Ab
     match call.name:
         case "agent2rl.training.sft.sft" | "agent2rl.training.sft.imitate":
             rows = call.get_argument("pairs" if call.last == "sft" else "rows", IMITATING[call.name])
-            kind = model_calls.classify_imitation(machine, collect_marks(rows), 0.95)
+            kind = array_calls.classify_imitation(machine, collect_marks(rows), 0.95)
             return _add_stage(machine, kind, m.select_models(collect_marks(given)), call)
         case "agent2rl.training.grpo.grpo" | "agent2rl.training.grpo.improve":
             return _add_stage(
                 machine,
-                model_calls.classify_policy_gradient(marks & {m.WORLD}, 0.95),
+                array_calls.classify_policy_gradient(marks & {m.WORLD}, 0.95),
                 m.select_models(collect_marks(given)),
                 call,
             )
@@ -366,8 +368,18 @@ def _interpret_own_recipe(machine: AbstractInterpreter, call: LibraryCall) -> Ab
             | "agent2rl.training.sampling.Sampler.sample"
         ):
             return make_open_list(make_open_list(AbstractValue(frozenset({machine.record_mark(m.SAID)}))))
-        case "agent2rl.training.rollouts.demonstrations" | "agent2rl.training.demonstrations.demonstrations":
+        case (
+            "agent2rl.training.rollouts.encode_expert_games"
+            | "agent2rl.training.rollouts.demonstrations"
+            | "agent2rl.training.conversations.encode_demonstrations"
+            | "agent2rl.training.demonstrations.read_demonstrations"
+            | "agent2rl.training.demonstrations.demonstrations"
+        ):
             return make_open_list(AbstractValue(frozenset({m.EXPERT})))
+        case "agent2rl.training.conversations.build_chat":
+            return make_open_list(join_values([call.get_argument("exchanges", 2) or NOTHING]))
+        case "agent2rl.training.conversations.encode_conversations":
+            return make_open_list(join_values([call.get_argument("chats", 2) or NOTHING]))
         case "agent2rl.training.models.load":
             model = model_calls.load_model(machine, given)
             return make_list([model, make_value(LibraryObject("tokenizer"))])
@@ -379,14 +391,14 @@ def _interpret_own_recipe(machine: AbstractInterpreter, call: LibraryCall) -> Ab
             model = model_calls.load_model(machine, given)
             return make_value(LibraryObject("agent2rl.models.abacus.Abacus"), model.marks)
         case "agent2rl.models.abacus.Abacus.fit":
-            kind = model_calls.classify_imitation(
+            kind = array_calls.classify_imitation(
                 machine, collect_marks(call.get_argument("answers", 1)), 0.95
             )
             return _add_stage(machine, kind, m.select_models(collect_marks(call.receiver)), call)
         case "agent2rl.models.abacus.Abacus.reinforce":
             return _add_stage(
                 machine,
-                model_calls.classify_policy_gradient(marks & {m.WORLD}, 0.95),
+                array_calls.classify_policy_gradient(marks & {m.WORLD}, 0.95),
                 m.select_models(collect_marks(call.receiver)),
                 call,
             )

@@ -1,13 +1,10 @@
-"""Operations on values: constant folding, attributes, items, and the methods of lists and dictionaries."""
+"""Operations on values: attributes, items, and the methods of lists and dictionaries."""
 
-import ast
-import operator
 import posixpath
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from agent2rl.analysis.programs import marks as m
 from agent2rl.analysis.programs.abstract_values import (
-    LONGEST_TEXT,
     NOTHING,
     UNKNOWN,
     AbstractObject,
@@ -23,7 +20,6 @@ from agent2rl.analysis.programs.abstract_values import (
     ListValue,
     ModuleValue,
     UnresolvedMethod,
-    collect_marks,
     join_values,
     make_constant,
     make_list,
@@ -32,119 +28,6 @@ from agent2rl.analysis.programs.abstract_values import (
 )
 from agent2rl.analysis.programs.interpreter_core import REWARD, AbstractInterpreter
 from agent2rl.analysis.workspace_paths import HOLE
-
-# Constant folding.
-
-COMPARED: dict[type[ast.cmpop], Callable[[object, object], bool]] = {
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Is: operator.eq,
-    ast.IsNot: operator.ne,
-}
-
-
-ORDERED: dict[type[ast.cmpop], Callable[[float, float], bool]] = {
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-}
-
-
-CALCULATED: dict[type[ast.operator], Callable[[float, float], float]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-}
-
-
-def to_constant(value: object) -> Constant:
-    if isinstance(value, str):
-        return value[:LONGEST_TEXT].replace(HOLE, " ")
-    return value if isinstance(value, int | float) or value is None else UNKNOWN
-
-
-def fold_unary(op: ast.unaryop, value: AbstractValue) -> AbstractValue:
-    known = value.constant
-    if isinstance(op, ast.Not):
-        truth = value.truth
-        return AbstractValue(collect_marks(value), UNKNOWN if truth is None else not truth)
-    if isinstance(op, ast.USub) and isinstance(known, int | float):
-        return AbstractValue(value.marks, -known)
-    return AbstractValue(collect_marks(value), UNKNOWN, value.things)
-
-
-def fold_binary(op: ast.operator, left: AbstractValue, right: AbstractValue) -> Constant:
-    a, b = left.constant, right.constant
-    if isinstance(a, str) and isinstance(op, ast.Div):
-        return f"{a}/{b if isinstance(b, str) else HOLE}"[:LONGEST_TEXT]
-    if isinstance(op, ast.Div) and isinstance(b, str) and left.constant is UNKNOWN:
-        return f"{HOLE}/{b}"[:LONGEST_TEXT]
-    if isinstance(op, ast.Add) and (isinstance(a, str) or isinstance(b, str)):
-        both = (a if isinstance(a, str) else HOLE) + (b if isinstance(b, str) else HOLE)
-        return both[:LONGEST_TEXT]
-    if isinstance(op, ast.Mod) and isinstance(a, str):
-        return a.partition("%")[0] + HOLE
-    if isinstance(a, int | float) and isinstance(b, int | float) and type(op) in CALCULATED:
-        if max(abs(a), abs(b)) > 1e18:
-            return UNKNOWN
-        try:
-            return CALCULATED[type(op)](a, b)
-        except (ZeroDivisionError, OverflowError, ValueError):
-            return UNKNOWN
-    if isinstance(op, ast.Pow) and isinstance(a, int | float) and isinstance(b, int | float):
-        return _fold_power(a, b)
-    return UNKNOWN
-
-
-def _fold_power(base: float, exponent: float) -> Constant:
-    if abs(exponent) > 64 or abs(base) > 1e6:
-        return UNKNOWN
-    try:
-        found = float(base) ** exponent
-    except (ZeroDivisionError, OverflowError, ValueError):
-        return UNKNOWN
-    if isinstance(found, complex):
-        return UNKNOWN
-    whole = isinstance(base, int) and isinstance(exponent, int) and exponent >= 0 and abs(found) < 1e15
-    return int(found) if whole else found
-
-
-def fold_comparison(op: ast.cmpop, left: AbstractValue, right: AbstractValue) -> Constant:
-    nothing = [value for value in (left, right) if value.constant is None]
-    if isinstance(op, ast.Is | ast.IsNot | ast.Eq | ast.NotEq) and nothing:
-        other = right if nothing[0] is left else left
-        if other.constant is UNKNOWN and not other.things:
-            return UNKNOWN
-        is_none = other.constant is None and not other.things
-        return is_none == isinstance(op, ast.Is | ast.Eq)
-    if isinstance(op, ast.In | ast.NotIn):
-        return _fold_membership(op, left, right)
-    if not (left.known and right.known):
-        return UNKNOWN
-    a, b = left.constant, right.constant
-    if type(op) in COMPARED:
-        return COMPARED[type(op)](a, b)
-    if type(op) in ORDERED and isinstance(a, int | float) and isinstance(b, int | float):
-        return ORDERED[type(op)](a, b)
-    return UNKNOWN
-
-
-def _fold_membership(op: ast.cmpop, left: AbstractValue, right: AbstractValue) -> Constant:
-    if not left.known:
-        return UNKNOWN
-    if right.known and isinstance(right.constant, str) and isinstance(left.constant, str):
-        return (left.constant in right.constant) == isinstance(op, ast.In)
-    for one in right.things:
-        if isinstance(one, ListValue) and one.elements is not None and all(v.known for v in one.elements):
-            return any(v.constant == left.constant for v in one.elements) == isinstance(op, ast.In)
-        if isinstance(one, DictValue) and one.rest is NOTHING:
-            return (str(left.constant) in one.known) == isinstance(op, ast.In)
-    return UNKNOWN
-
 
 # Attributes.
 
@@ -163,14 +46,14 @@ def look_up_attribute(machine: AbstractInterpreter, value: AbstractValue, name: 
         return make_constant(_path_part(value.constant, name), value.marks)
     if value.known and name == "value":
         return value  # `.value` of an Enum member
-    found = [_find_on_object(machine, value, each, name) for each in value.things]
+    results = [_find_on_object(machine, value, each, name) for each in value.things]
     if any(isinstance(each, DictValue) for each in value.things) and not any(
-        each is not None for each in found
+        each is not None for each in results
     ):
-        found.append(None)
-    known = [each for each in found if each is not None]
-    if known and len(known) == len(found):
-        joined = join_values(known)
+        results.append(None)
+    members = [each for each in results if each is not None]
+    if members and len(members) == len(results):
+        joined = join_values(members)
         return AbstractValue(joined.marks | value.marks, joined.constant, joined.things)
     owner = value.things[0] if value.things else None
     return AbstractValue(
@@ -189,11 +72,11 @@ def _find_on_object(
                 return make_list([make_constant(machine.place.path), *map(make_constant, machine.argv)])
             return make_value(LibrarySymbol(f"{owner.name}.{name}"))
         case ClassValue():
-            found = owner.find_member(name)
-            if name == "value" and found is None:
+            member = owner.find_member(name)
+            if name == "value" and member is None:
                 return make_value(owner)
             return (
-                found if found is not None else make_value(UnresolvedMethod(make_value(owner), owner, name))
+                member if member is not None else make_value(UnresolvedMethod(make_value(owner), owner, name))
             )
         case InstanceValue():
             return _find_on_instance(machine, value, owner, name)
@@ -213,8 +96,8 @@ def _find_on_object(
 
 
 def _load_submodule(machine: AbstractInterpreter, module: ModuleValue, name: str) -> AbstractValue | None:
-    found = machine.load_module(f"{module.name}.{name}", module.path.rpartition("/")[0])
-    return make_value(found) if found else None
+    submodule = machine.load_module(f"{module.name}.{name}", module.path.rpartition("/")[0])
+    return make_value(submodule) if submodule else None
 
 
 def _find_on_instance(
@@ -222,13 +105,13 @@ def _find_on_instance(
 ) -> AbstractValue | None:
     if name in owner.attributes:
         return owner.attributes[name]
-    found = owner.of.find_member(name)
-    if found is None:
+    member = owner.of.find_member(name)
+    if member is None:
         return None
-    if name in owner.keywords and not found.things:
+    if name in owner.keywords and not member.things:
         return owner.keywords[name]
     bound: list[AbstractValue] = []
-    for each in found.things:
+    for each in member.things:
         if not isinstance(each, FunctionValue):
             continue
         decorators = {decorator_name(node) for node in getattr(each.node, "decorator_list", [])}
@@ -238,7 +121,7 @@ def _find_on_instance(
             bound.append(make_value(each))
         else:
             bound.append(make_value(BoundMethod(each, make_value(owner, value.marks))))
-    return join_values(bound) if bound else found
+    return join_values(bound) if bound else member
 
 
 def decorator_name(node: object) -> str:
@@ -313,9 +196,9 @@ class ItemInterpreter(AbstractInterpreter):
                     loose.append(self.read_element(make_value(one)))
                 case _:
                     pass
-        found = join_values([*exact, *loose])
-        found = AbstractValue(found.marks | value.marks, found.constant, found.things)
-        return found if exact else self.mark_named_item(found, key)
+        item = join_values([*exact, *loose])
+        item = AbstractValue(item.marks | value.marks, item.constant, item.things)
+        return item if exact else self.mark_named_item(item, key)
 
     def mark_named_item(self, value: AbstractValue, name: Constant) -> AbstractValue:
         """Mark an item of a row or of an environment's response by its name."""
@@ -335,25 +218,25 @@ class ItemInterpreter(AbstractInterpreter):
 
     def read_element(self, value: AbstractValue) -> AbstractValue:
         """Return any element of a value."""
-        known: list[AbstractValue] = []
+        elements: list[AbstractValue] = []
         for one in value.things:
             match one:
                 case ListValue() | DictValue():
-                    known.append(one.join_elements() if isinstance(one, ListValue) else NOTHING)
+                    elements.append(one.join_elements() if isinstance(one, ListValue) else NOTHING)
                 case InstanceValue():
                     for name in ("__iter__", "__getitem__"):
                         if one.of.find_member(name):
-                            found = self.call_value(self.read_attribute(make_value(one), name), [], {})
-                            known.append(self.read_element(found) if name == "__iter__" else found)
+                            joined = self.call_value(self.read_attribute(make_value(one), name), [], {})
+                            elements.append(self.read_element(joined) if name == "__iter__" else joined)
                             break
                 case LibraryObject() if "rows" in one.attributes:
-                    known.append(one.attributes["rows"])
+                    elements.append(one.attributes["rows"])
                 case LibraryObject() | UnresolvedMethod():
-                    known.append(AbstractValue(things=(one,)))
+                    elements.append(AbstractValue(things=(one,)))
                 case _:
                     pass
-        found = join_values(known)
-        return AbstractValue(found.marks | value.marks, found.constant, found.things)
+        joined = join_values(elements)
+        return AbstractValue(joined.marks | value.marks, joined.constant, joined.things)
 
     def read_attribute(self, value: AbstractValue, name: str) -> AbstractValue:
         return look_up_attribute(self, value, name)
@@ -417,17 +300,17 @@ def _interpret_dict_method(
     key = positional[0].constant if positional and positional[0].known else UNKNOWN
     if name in ("get", "pop", "setdefault"):
         if key is not UNKNOWN and str(key) in owner.known:
-            found = owner.known[str(key)]
+            item = owner.known[str(key)]
         elif name == "setdefault" and len(positional) > 1:
             if key is UNKNOWN:
                 owner.rest = join_values([owner.rest, positional[1]])
-                found = owner.rest
+                item = owner.rest
             else:
-                found = owner.known[str(key)] = positional[1]
+                item = owner.known[str(key)] = positional[1]
         else:
             otherwise = positional[1] if len(positional) > 1 else NOTHING
-            found = join_values([owner.rest if key is not UNKNOWN else owner.join_elements(), otherwise])
-        return AbstractValue(found.marks | receiver.marks, found.constant, found.things)
+            item = join_values([owner.rest if key is not UNKNOWN else owner.join_elements(), otherwise])
+        return AbstractValue(item.marks | receiver.marks, item.constant, item.things)
     if name == "items":
         if owner.rest is NOTHING:
             return make_list([make_list([make_constant(each), value]) for each, value in owner.known.items()])

@@ -34,5 +34,9 @@ def resave(model: Path, target: Path) -> None:
             traceback.print_exc()
 
 
-if __name__ == "__main__":
+def main() -> None:
     resave(Path(sys.argv[1]), Path(sys.argv[2]))
+
+
+if __name__ == "__main__":
+    main()

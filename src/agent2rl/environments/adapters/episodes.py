@@ -1,7 +1,7 @@
 """Open the run's world, select games and play counted episodes. All adapters build on this module.
 
 `open_world` finds the world through the data directory, `GameSelector` picks a game by name or in a seeded
-order, and `EpisodeSlot` plays one episode at a time and counts every step.
+order, and `EpisodeSlot` plays one episode at a time, counts every step and keeps the actions for a replay.
 """
 
 import importlib
@@ -9,11 +9,12 @@ import json
 import logging
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from agent2rl.core.environment import EnvironmentStep, OpenWorld, World
+from agent2rl.core.environment import Environment, EnvironmentStep, OpenWorld, World
 from agent2rl.core.errors import Agent2RLError, UserError
 from agent2rl.core.task import Example
 
@@ -22,7 +23,7 @@ logger = logging.getLogger(__name__)
 # Opening the world of the current run: a file in the data directory names it.
 
 WORLD_FILE = "world.json"
-"""{"world": "module:ATTRIBUTE"}, in the data directory."""
+"""{"world": "module:ATTRIBUTE"}, in the data directory. With `"expert": false`, the world has no expert."""
 
 
 def open_world(data: Path | None = None) -> World:
@@ -32,15 +33,16 @@ def open_world(data: Path | None = None) -> World:
             raise UserError("DATA_PATH is not set: not inside a run.", "Pass the data directory.")
         data = Path(os.environ["DATA_PATH"])
     try:
-        address = str(json.loads((data / WORLD_FILE).read_text(encoding="utf-8"))["world"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        card = json.loads((data / WORLD_FILE).read_text(encoding="utf-8"))
+        address, has_expert = str(card["world"]), bool(card.get("expert", True))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
             f"Cannot read the training world in {data}: {type(error).__name__}: {error}.",
             f"Pass a data directory with a {WORLD_FILE}.",
         ) from error
     module, _, attribute = address.partition(":")
     open_data: OpenWorld = getattr(importlib.import_module(module), attribute)
-    world = open_data(data)
+    world = open_data(data) if has_expert else replace(open_data(data), expert=None)
     logger.debug("Opened %s with %d training games from %s", address, len(world.games), data)
     return world
 
@@ -105,14 +107,46 @@ class StepCounter(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class EpisodeTrace:
+    """The actions and the outcome of an episode, from which it can be replayed."""
+
+    game: str
+    actions: tuple[str, ...]
+    reward: float
+    """That of the best step."""
+    won: bool
+
+
 class EpisodeSlot:
-    """Play one episode at a time in a world, counting every step."""
+    """Play one episode at a time in an environment, counting every step.
 
-    __slots__ = ("__weakref__", "_counter", "_environment", "game", "over", "reward", "steps", "won")
+    `keep_trace` gets the trace of each episode when it is over, or when the next one begins.
+    """
 
-    def __init__(self, world: World, counter: StepCounter) -> None:
-        self._environment = world.environment()
+    __slots__ = (
+        "__weakref__",
+        "_actions",
+        "_counter",
+        "_environment",
+        "_keep_trace",
+        "game",
+        "over",
+        "reward",
+        "steps",
+        "won",
+    )
+
+    def __init__(
+        self,
+        environment: Environment,
+        counter: StepCounter,
+        keep_trace: Callable[[EpisodeTrace], None] | None = None,
+    ) -> None:
+        self._environment = environment
         self._counter = counter
+        self._keep_trace = keep_trace
+        self._actions: list[str] | None = None
         self.game: Example | None = None
         self.steps = 0
         self.reward = 0.0
@@ -121,10 +155,12 @@ class EpisodeSlot:
         self.over = True
 
     def reset(self, game: Example) -> EnvironmentStep:
+        self._finish_trace()
         self._counter.begin()
         step = self._environment.reset(game)
         self.game, self.steps, self.reward = game, 0, step.reward
         self.won, self.over = step.won, step.done
+        self._actions = [] if self._keep_trace else None
         return step
 
     def step(self, action: str) -> EnvironmentStep:
@@ -138,8 +174,22 @@ class EpisodeSlot:
         if step.reward > self.reward:
             self.reward = step.reward
         self.won, self.over = step.won, step.done
+        if self._actions is not None:
+            self._actions.append(action)
+            if step.done:
+                self._finish_trace()
         return step
 
     def close(self) -> None:
+        self._finish_trace()
         self._environment.close()
         self.over = True
+
+    def drop_trace(self) -> None:
+        """Keep no trace of the current episode."""
+        self._actions = None
+
+    def _finish_trace(self) -> None:
+        if self._actions is not None and self._keep_trace and self.game:
+            self._keep_trace(EpisodeTrace(self.game.id, tuple(self._actions), self.reward, self.won))
+        self._actions = None

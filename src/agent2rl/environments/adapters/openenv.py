@@ -5,7 +5,7 @@
     POST /reset      {"seed": 0, "game": …, "episode_id": …}, all optional
     POST /step       {"action": {"text": "look"}, "episode_id": …}
     GET  /state      ?episode_id=…
-    GET  /schema /metadata /health
+    GET  /openapi.json /schema /metadata /health
 
 Over HTTP the `episode_id` in the observation identifies the episode until it is done; OpenEnv's own servers
 forget it between calls. The number of sessions is limited, and idle ones are dropped. Every message gets an
@@ -21,10 +21,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, StrictInt, StrictStr, ValidationError
+from pydantic import ValidationError
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
@@ -35,6 +36,17 @@ from agent2rl.core.environment import EnvironmentStep, World
 from agent2rl.core.errors import Agent2RLError, UserError
 from agent2rl.core.task import Example
 from agent2rl.environments.adapters.episodes import EpisodeSlot, GameSelector, StepCounter, StepsUsedUp
+from agent2rl.environments.adapters.openenv_messages import (
+    ActionMessage,
+    EpisodeStateMessage,
+    ErrorCode,
+    ObservationMessage,
+    ResetMessage,
+    SessionLimitReached,
+    StepRequest,
+    build_openapi,
+    build_schemas,
+)
 from agent2rl.environments.adapters.rollout_reports import ROLLOUT_REPORTER
 
 # Sessions: one episode slot per client, limited in number and dropped when idle
@@ -43,63 +55,6 @@ logger = logging.getLogger(__name__)
 
 MAX_SESSIONS = 256
 """Sessions that may be open at the same time."""
-
-
-class SessionLimitReached(Agent2RLError):
-    """Too many sessions are open."""
-
-
-class OpenEnvMessage(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class ResetMessage(OpenEnvMessage):
-    """Begin an episode."""
-
-    seed: Annotated[StrictInt, Field(ge=0, le=1 << 64)] | None = None
-    """Restarts the random order of games."""
-    game: Annotated[StrictStr, Field(max_length=1000)] | None = None
-    """The game to play. Default: the next in random order."""
-    episode_id: Annotated[StrictStr, Field(min_length=1, max_length=255)] | None = None
-
-
-class ActionMessage(OpenEnvMessage):
-    """Take an action."""
-
-    text: Annotated[StrictStr, Field(max_length=16384)]
-    metadata: dict[str, JsonValue] = {}
-    """Sent by OpenEnv's clients, and ignored."""
-
-
-class ObservationMessage(OpenEnvMessage):
-    """Observation after a reset or a step."""
-
-    text: str
-    game: str
-    won: bool
-    truncated: bool
-    """The episode ended only because its step limit was reached."""
-    episode_id: str | None
-
-
-class EpisodeStateMessage(OpenEnvMessage):
-    """Current state of an episode."""
-
-    episode_id: str | None
-    step_count: int
-    game: str | None
-    reward: float
-    done: bool
-    won: bool
-
-
-def build_schemas() -> dict[str, Any]:
-    return {
-        "action": ActionMessage.model_json_schema(),
-        "observation": ObservationMessage.model_json_schema(),
-        "state": EpisodeStateMessage.model_json_schema(),
-        "reset": ResetMessage.model_json_schema(),
-    }
 
 
 class OpenEnvSession:
@@ -148,7 +103,12 @@ class OpenEnvSession:
     def _format_observation(self, step: EnvironmentStep, reward: float | None) -> dict[str, Any]:
         game = self._slot.game.id if self._slot.game else ""
         observation = ObservationMessage(
-            text=step.observation, game=game, won=step.won, truncated=step.cut, episode_id=self._episode
+            text=step.observation,
+            game=game,
+            won=step.won,
+            truncated=step.cut,
+            episode_id=self._episode,
+            marks=dict(step.marks),
         )
         return {"observation": observation.model_dump(), "reward": reward, "done": step.done}
 
@@ -176,7 +136,7 @@ class OpenEnvSessionPool:
                 f"Close some, or wait: idle ones are dropped after {self.idle_seconds:g} s.",
             )
         slot = (
-            EpisodeSlot(self._world, self._counter)
+            EpisodeSlot(self._world.environment(), self._counter)
             if self._counter
             else ROLLOUT_REPORTER.open_slot(self._world)
         )
@@ -211,7 +171,10 @@ __all__ = ["BODY_BYTES", "MAX_SESSIONS", "application"]
 BODY_BYTES = 64 << 10
 Fault = Callable[[str], None]
 STATUS = {StepsUsedUp: 403, SessionLimitReached: 429}
-CODE = {StepsUsedUp: "BUDGET_USED_UP", SessionLimitReached: "CAPACITY_REACHED"}
+CODE: dict[type[Agent2RLError], ErrorCode] = {
+    StepsUsedUp: "BUDGET_USED_UP",
+    SessionLimitReached: "CAPACITY_REACHED",
+}
 CLOSE: dict[str, Any] = {}
 """Returned in place of an answer when the client closes the session."""
 
@@ -239,7 +202,9 @@ def application(
             Route("/schema", endpoints.schema),
             Route("/metadata", endpoints.metadata),
             Route("/health", endpoints.health),
+            Route("/openapi.json", endpoints.openapi),
         ],
+        exception_handlers={HTTPException: _answer_http_error},
     )
 
 
@@ -333,10 +298,10 @@ class _OpenEnvEndpoints:
 
     async def step(self, request: Request) -> Response:
         def act(body: dict[str, Any]) -> dict[str, Any]:
-            name = body.get("episode_id")
-            result = self._get_session(name).step(ActionMessage.model_validate(body.get("action")))
+            request = StepRequest.model_validate(body)
+            result = self._get_session(request.episode_id).step(request.action)
             if result["done"]:
-                self._sessions.close_session(str(name))
+                self._sessions.close_session(str(request.episode_id))
             return result
 
         return await self._answer_http(request, act)
@@ -382,8 +347,16 @@ class _OpenEnvEndpoints:
         description = f"The {self._games} training games of {self._name}."
         return _make_response(200, {"name": self._name, "description": description, "version": __version__})
 
+    async def openapi(self, _: Request) -> Response:
+        return _make_response(200, build_openapi(self._name))
+
     async def health(self, _: Request) -> Response:
         return _make_response(200, {"status": "healthy"})
+
+
+async def _answer_http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return _make_problem_response(error.status_code, f"{request.method} {request.url.path}: {error.detail}.")
 
 
 class _BodyTooLarge(Exception):
@@ -415,7 +388,7 @@ def _dump_json(answer: dict[str, Any]) -> str:
     return json.dumps(answer)
 
 
-def _format_error(code: str, message: str) -> dict[str, Any]:
+def _format_error(code: ErrorCode, message: str) -> dict[str, Any]:
     return {"type": "error", "data": {"message": message, "code": code}}
 
 
@@ -430,7 +403,7 @@ def _make_response(status: int, body: dict[str, Any], kind: str = "application/j
 
 
 def _make_problem_response(status: int, detail: str) -> Response:
-    hint = "GET /schema returns the expected format."
+    hint = "GET /openapi.json describes every call."
     body = {
         "type": "about:blank",
         "title": "Request failed",

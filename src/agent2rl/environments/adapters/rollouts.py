@@ -60,6 +60,12 @@ class PlayedEpisode:
     won: bool
     steps: int
 
+    @property
+    def exchanges(self) -> list[tuple[str, str]]:
+        """Pairs of an observation and the action that answered it, in order."""
+        answered = zip(self.turns, self.turns[1:], strict=False)
+        return [(seen.observation, turn.action) for seen, turn in answered]
+
 
 Policy = Callable[[Sequence[EpisodeConversation]], Sequence[str]]
 
@@ -103,7 +109,7 @@ def rollout(
     return [done[number] for number in range(len(done))]
 
 
-def demonstrations(
+def play_expert_episodes(
     n: int,
     *,
     world: World | None = None,
@@ -115,7 +121,10 @@ def demonstrations(
     world = world or open_world()
     make_expert = world.expert
     if make_expert is None:
-        raise UserError("This world has no expert.", "Use rollout() with a policy of your own instead.")
+        raise UserError(
+            "This world has no expert.",
+            "Read data/demonstrations.jsonl if there is one, or use rollout() with a policy of your own.",
+        )
     experts: dict[int, ExpertPolicy] = {}
 
     def policy(conversations: Sequence[EpisodeConversation]) -> list[str]:
@@ -128,6 +137,10 @@ def demonstrations(
         ]
 
     return rollout(policy, n, world=world, games=games, seed=seed, live=live)
+
+
+demonstrations = play_expert_episodes
+"""The former name, which programs of earlier runs use."""
 
 
 def _begin_episode(number: int, game: Example, slot: EpisodeSlot) -> tuple[EpisodeConversation, EpisodeSlot]:

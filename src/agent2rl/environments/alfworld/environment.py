@@ -17,7 +17,7 @@ from agent2rl.core.errors import UserError
 from agent2rl.core.task import Example
 from agent2rl.environments.alfworld.episode import NOTHING, AlfworldEpisode
 from agent2rl.environments.alfworld.game import AlfworldGame
-from agent2rl.environments.examples import read_step_limit, read_training_examples
+from agent2rl.environments.examples import TRAINING_HINT, read_step_limit, read_training_examples
 
 GAME_FILE = "game.tw-pddl"
 THOUGHT = "think:"
@@ -32,7 +32,7 @@ def read_carried_game(example: Example) -> AlfworldGame:
     """Return the game in an example's `game`, where evaluation files have it."""
     data = example.meta.get("game")
     if not isinstance(data, dict):
-        raise UserError(f"Example {example.id!r} has no game.")
+        raise UserError(f"Example {example.id!r} has no game.", TRAINING_HINT)
     return AlfworldGame.from_data(data, example.id)
 
 
@@ -211,4 +211,10 @@ GAMES = "games"
 def open_world(data: Path) -> World:
     find = make_game_finder(data / GAMES)
     games = read_training_examples(data / "train.jsonl")
-    return World(games, environment=lambda: AlfworldEnvironment(find), expert=AlfworldExpert, tools=TOOLS)
+    return World(
+        games,
+        environment=lambda: AlfworldEnvironment(find),
+        expert=AlfworldExpert,
+        tools=TOOLS,
+        replayable=True,
+    )

@@ -16,7 +16,7 @@ from typing import Self, TypeVar
 from agent2rl.core.errors import UserError
 from agent2rl.environments.alfworld import pddl
 from agent2rl.environments.alfworld.grammar import ACTIONS, Grammar, parse_grammar, split_task
-from agent2rl.environments.alfworld.pddl import Atom, ParsedGoal, TaskType, parse_goal
+from agent2rl.environments.alfworld.pddl import Atom, GoalType, ParsedGoal, parse_goal
 
 # The initial state of the house, built from the facts of the PDDL problem
 
@@ -219,7 +219,7 @@ class AlfworldGame:
     id: str
     task: str
     """The sentence that states the task: "put two newspaper in drawer."."""
-    task_type: TaskType
+    task_type: GoalType
     walkthrough: tuple[str, ...]
     """Commands that win."""
     notice: str = field(repr=False)

@@ -1,6 +1,7 @@
 """Parse PDDL text to nested lists, and recognise the goal of an ALFWorld problem.
 
-Names are lower-cased and comments dropped. A goal must match one of six forms exactly.
+Names are lower-cased and comments dropped. A goal must match one of ALFWorld's six forms exactly, or one of
+the longer chains that this project adds for its generated games.
 Not covered: goals in general, which would need a search at every step.
 """
 
@@ -73,31 +74,47 @@ TaskType = Literal[
     "pick_two_obj_and_place",
 ]
 
-PLACED: dict[TaskType, frozenset[str]] = {
+ChainType = Literal[
+    "pick_clean_heat_then_place_in_recep",
+    "pick_clean_cool_then_place_in_recep",
+    "pick_two_clean_then_place_in_recep",
+    "pick_two_heat_then_place_in_recep",
+]
+"""Longer chains, which no official game has: two treatments of a thing, or two things that are treated."""
+GoalType = TaskType | ChainType
+
+PLACED: dict[GoalType, frozenset[str]] = {
     "pick_and_place_simple": frozenset(),
     "pick_clean_then_place_in_recep": frozenset({"cleanable", "isclean"}),
     "pick_heat_then_place_in_recep": frozenset({"heatable", "ishot"}),
     "pick_cool_then_place_in_recep": frozenset({"coolable", "iscool"}),
+    "pick_clean_heat_then_place_in_recep": frozenset({"cleanable", "isclean", "heatable", "ishot"}),
+    "pick_clean_cool_then_place_in_recep": frozenset({"cleanable", "isclean", "coolable", "iscool"}),
 }
-"""Facts that must be true of the thing to be placed."""
+PLACED_TWICE: dict[GoalType, frozenset[str]] = {
+    "pick_two_obj_and_place": frozenset(),
+    "pick_two_clean_then_place_in_recep": frozenset({"cleanable", "isclean"}),
+    "pick_two_heat_then_place_in_recep": frozenset({"heatable", "ishot"}),
+}
+"""Facts that must be true of each thing to be placed, for one thing and for two."""
 
 
 @dataclass(frozen=True)
 class ParsedGoal:
     """A goal in terms of types: a `thing` in or on a `fixture`, or in hand and in the light of a `lamp`."""
 
-    task: TaskType
+    task: GoalType
     thing: str
     fixture: str = ""
     lamp: str = ""
 
     @property
     def qualities(self) -> frozenset[str]:
-        return PLACED.get(self.task, frozenset())
+        return (PLACED | PLACED_TWICE).get(self.task, frozenset())
 
     @property
     def count(self) -> int:
-        return 2 if self.task == "pick_two_obj_and_place" else 1
+        return 2 if self.task in PLACED_TWICE else 1
 
 
 GoalReading = tuple[ParsedGoal, set[Atom]]
@@ -105,7 +122,7 @@ GoalReading = tuple[ParsedGoal, set[Atom]]
 
 
 def parse_goal(goal: Expression) -> ParsedGoal:
-    """Parse a goal of any of the six forms."""
+    """Parse a goal of any known form."""
     atoms = set(_iter_atoms(goal))
     things = {name: kind for _, name, kind in _select_facts(atoms, "objecttype", 2)}
     fixtures = {name: kind for _, name, kind in _select_facts(atoms, "receptacletype", 2)}
@@ -113,7 +130,7 @@ def parse_goal(goal: Expression) -> ParsedGoal:
         if facts == atoms:
             return candidate
     text = " ".join(f"({' '.join(fact)})" for fact in sorted(atoms))
-    raise UserError(f"The goal of this game is none of ALFWorld's six. Its facts: {text}.")
+    raise UserError(f"The goal of this game has no known form. Its facts: {text}.")
 
 
 def _iter_placing_goals(things: dict[str, str], fixtures: dict[str, str]) -> Iterator[GoalReading]:
@@ -124,11 +141,12 @@ def _iter_placing_goals(things: dict[str, str], fixtures: dict[str, str]) -> Ite
     facts: set[Atom] = {("receptacletype", place, fixture)}
     for name in things:
         facts |= {("objecttype", name, thing), ("inreceptacle", name, place)}
-    if len(things) == 1:
-        for task, qualities in PLACED.items():
-            yield ParsedGoal(task, thing, fixture), facts | {(quality, *things) for quality in qualities}
-    elif len(things) == 2:
-        yield ParsedGoal("pick_two_obj_and_place", thing, fixture), facts | {("differ", *sorted(things))}
+    forms = {1: PLACED, 2: PLACED_TWICE}.get(len(things), {})
+    if len(things) == 2:
+        facts.add(("differ", *sorted(things)))
+    for task, qualities in forms.items():
+        treated: set[Atom] = {(quality, name) for quality in qualities for name in things}
+        yield ParsedGoal(task, thing, fixture), facts | treated
 
 
 def _iter_lamp_goals(things: dict[str, str], atoms: set[Atom]) -> Iterator[GoalReading]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from agent2rl.core.environment import EnvironmentStep, World
 from agent2rl.core.errors import UserError
 from agent2rl.core.task import Example, require_evaluator_folder
-from agent2rl.environments.examples import read_step_limit, read_training_examples
+from agent2rl.environments.examples import TRAINING_HINT, read_step_limit, read_training_examples
 from agent2rl.environments.webshop.episode import WebshopEpisode
 from agent2rl.environments.webshop.pages import OFFICIAL, PageLayout
 from agent2rl.environments.webshop.shop import Shop, ShoppingGoal
@@ -124,7 +124,7 @@ def read_goal(example: Example) -> ShoppingGoal:
     """Return the goal in an example's `goal`."""
     record = example.meta.get("goal")
     if not isinstance(record, dict):
-        raise UserError(f"Example {example.id!r} has no goal.")
+        raise UserError(f"Example {example.id!r} has no goal.", TRAINING_HINT)
     return ShoppingGoal.from_record(record)
 
 

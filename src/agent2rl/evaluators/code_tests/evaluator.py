@@ -85,15 +85,15 @@ RULE = "code-tests-1"
 class CodeTests:
     """Evaluates examples whose prompt starts a function, with `test` and `entry_point` in their meta."""
 
-    asking: QuestionPrompt = field(default_factory=QuestionPrompt)
+    prompt: QuestionPrompt = field(default_factory=QuestionPrompt)
     program_workers: int = 8
 
     @property
     def version(self) -> str:
-        return f"{RULE}+{hashlib.sha256(repr(self.asking).encode()).hexdigest()[:12]}"
+        return f"{RULE}+{hashlib.sha256(repr(self.prompt).encode()).hexdigest()[:12]}"
 
     def evaluate(self, engine: Engine, examples: Sequence[Example], settings: EvalSettings) -> EvalResult:
-        answers = self.asking.sample_answers(engine, examples, settings)
+        answers = self.prompt.sample_answers(engine, examples, settings)
         jobs = [build_job(example, text) for example, text in answers.list_pairs()]
         with ProgramPool.open() as pool:
             verdicts = judge_programs(pool, jobs)
@@ -105,10 +105,10 @@ class CodeTests:
 
     def chat(self, example: Example, templated: bool) -> Chat:
         """Return the prompt of an example."""
-        return self.asking.build_prompt(example, templated)
+        return self.prompt.build_prompt(example, templated)
 
     def prompted(self, prompts: PromptTemplates) -> Self:
-        return replace(self, asking=self.asking.prompted(prompts))
+        return replace(self, prompt=self.prompt.prompted(prompts))
 
 
 def build_job(example: Example, answer: str) -> ProgramJob:

@@ -114,8 +114,8 @@ def _build_argument_rules(column: int) -> list[tuple[int | None, list[Instructio
         _return_answer(REFUSED),
         _return_answer(ALLOW),
     ]
-    asking = [(EQUAL, 0, 1, command) for command in (F_GETFD, F_SETFD, F_GETFL)]
-    flags = [step for test in asking for step in (test, _return_answer(ALLOW))]
+    reads = [(EQUAL, 0, 1, command) for command in (F_GETFD, F_SETFD, F_GETFL)]
+    flags = [step for test in reads for step in (test, _return_answer(ALLOW))]
     pointer = [
         step
         for high in (False, True)

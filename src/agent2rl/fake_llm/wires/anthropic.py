@@ -48,7 +48,7 @@ class AnthropicMessages:
         if not isinstance(most, int):
             raise ValueError("max_tokens: Field required")
         offered = [as_mapping(tool) for tool in as_list(body.get("tools"))]
-        wanted = as_mapping(body.get("output_format")) or as_mapping(
+        response_format = as_mapping(body.get("output_format")) or as_mapping(
             as_mapping(body.get("output_config")).get("format")
         )
         return LlmRequest(
@@ -63,19 +63,19 @@ class AnthropicMessages:
             ),
             system=extract_text(body.get("system")),
             most_tokens=most,
-            schema=as_mapping(wanted.get("schema")) or None,
+            schema=as_mapping(response_format.get("schema")) or None,
         )
 
-    def write(self, asked: LlmRequest, reply: LlmReply) -> tuple[str, list[ResponseChunk]]:
-        told = select_reported_tokens(reply.tokens)
+    def write(self, request: LlmRequest, reply: LlmReply) -> tuple[str, list[ResponseChunk]]:
+        tokens = select_reported_tokens(reply.tokens)
         content = [*_render_content(reply)]
-        if not asked.stream:
-            message = {**_render_message(asked, reply), "content": content, "usage": _render_usage(told)}
-            return "application/json", render_whole_answer({**message, **_render_stop(reply)}, told)
-        begun = told.model_copy(update={"output": min(1, told.output)})
+        if not request.stream:
+            message = {**_render_message(request, reply), "content": content, "usage": _render_usage(tokens)}
+            return "application/json", render_whole_answer({**message, **_render_stop(reply)}, tokens)
+        begun = tokens.model_copy(update={"output": min(1, tokens.output)})
         first: dict[str, Any] = {
             "type": "message_start",
-            "message": {**_render_message(asked, reply), "usage": _render_usage(begun)},
+            "message": {**_render_message(request, reply), "usage": _render_usage(begun)},
         }
         chunks = [
             ResponseChunk(render_sse_event(one, one["type"]), begun)
@@ -84,10 +84,10 @@ class AnthropicMessages:
         last: dict[str, Any] = {
             "type": "message_delta",
             "delta": _render_stop(reply),
-            "usage": _render_usage(told),
+            "usage": _render_usage(tokens),
         }
         chunks += [
-            ResponseChunk(render_sse_event(one, one["type"]), told)
+            ResponseChunk(render_sse_event(one, one["type"]), tokens)
             for one in (last, {"type": "message_stop"})
         ]
         return "text/event-stream; charset=utf-8", chunks
@@ -124,12 +124,12 @@ def _parse_items(said: list[dict[str, Any]]) -> Iterator[Item]:
                 yield UserMessage(text)
 
 
-def _render_message(asked: LlmRequest, reply: LlmReply) -> dict[str, Any]:
+def _render_message(request: LlmRequest, reply: LlmReply) -> dict[str, Any]:
     return {
         "id": f"msg_{reply.id}",
         "type": "message",
         "role": "assistant",
-        "model": asked.model,
+        "model": request.model,
         "content": [],
         "stop_reason": None,
         "stop_sequence": None,
@@ -140,16 +140,16 @@ def _render_stop(reply: LlmReply) -> dict[str, Any]:
     return {"stop_reason": "tool_use" if reply.calls else "end_turn", "stop_sequence": None}
 
 
-def _render_usage(told: TokenCounts) -> dict[str, Any]:
+def _render_usage(tokens: TokenCounts) -> dict[str, Any]:
     return {
-        "input_tokens": told.input - told.cached - told.written,
-        "cache_creation_input_tokens": told.written,
-        "cache_read_input_tokens": told.cached,
+        "input_tokens": tokens.input - tokens.cached - tokens.written,
+        "cache_creation_input_tokens": tokens.written,
+        "cache_read_input_tokens": tokens.cached,
         "cache_creation": {
-            "ephemeral_5m_input_tokens": told.written - told.written_hour,
-            "ephemeral_1h_input_tokens": told.written_hour,
+            "ephemeral_5m_input_tokens": tokens.written - tokens.written_hour,
+            "ephemeral_1h_input_tokens": tokens.written_hour,
         },
-        "output_tokens": told.output,
+        "output_tokens": tokens.output,
         "service_tier": "standard",
     }
 

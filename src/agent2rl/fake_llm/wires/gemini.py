@@ -61,17 +61,17 @@ class GeminiGenerateContent:
             events=body.get("alt") == "sse",
         )
 
-    def write(self, asked: LlmRequest, reply: LlmReply) -> tuple[str, list[ResponseChunk]]:
-        told = select_reported_tokens(reply.tokens)
-        begun = TokenCounts(input=told.input, cached=told.cached)
-        if not asked.stream:
+    def write(self, request: LlmRequest, reply: LlmReply) -> tuple[str, list[ResponseChunk]]:
+        tokens = select_reported_tokens(reply.tokens)
+        begun = TokenCounts(input=tokens.input, cached=tokens.cached)
+        if not request.stream:
             return "application/json", render_whole_answer(
-                _render_answer(asked, reply, [*_render_parts(reply)], told, "STOP"), told
+                _render_answer(request, reply, [*_render_parts(reply)], tokens, "STOP"), tokens
             )
         parts = [piece for part in _render_parts(reply) for piece in _split_part(part)] or [{"text": ""}]
-        answers = [(_render_answer(asked, reply, [part], begun), begun) for part in parts[:-1]]
-        answers.append((_render_answer(asked, reply, parts[-1:], told, "STOP"), told))
-        if asked.events:
+        answers = [(_render_answer(request, reply, [part], begun), begun) for part in parts[:-1]]
+        answers.append((_render_answer(request, reply, parts[-1:], tokens, "STOP"), tokens))
+        if request.events:
             return "text/event-stream", [
                 ResponseChunk(render_sse_event(answer), so_far) for answer, so_far in answers
             ]
@@ -80,7 +80,7 @@ class GeminiGenerateContent:
             ResponseChunk(joint + dump_json(one), so_far)
             for joint, (one, so_far) in zip(joints, answers, strict=True)
         ]
-        return "application/json", [*chunks, ResponseChunk(b"]", told)]
+        return "application/json", [*chunks, ResponseChunk(b"]", tokens)]
 
     def fail(self, trouble: ProviderError) -> tuple[int, dict[str, Any]]:
         status = STATUSES.get(trouble.kind, trouble.status)
@@ -105,13 +105,15 @@ def _get_field(value: Mapping[str, Any], name: str) -> Any:
 def _parse_items(said: list[dict[str, Any]]) -> Iterator[Item]:
     for content in said:
         for part in map(as_mapping, as_list(content.get("parts"))):
-            asked, given = (
+            function_call, given = (
                 as_mapping(_get_field(part, "functionCall")),
                 as_mapping(_get_field(part, "functionResponse")),
             )
-            if asked:
+            if function_call:
                 call = WireToolCall(
-                    as_string(asked.get("id")), as_string(asked.get("name")), asked.get("args") or {}
+                    as_string(function_call.get("id")),
+                    as_string(function_call.get("name")),
+                    function_call.get("args") or {},
                 )
                 yield AssistantMessage(calls=(call,))
             elif given:
@@ -157,26 +159,30 @@ def _split_part(part: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _render_answer(
-    asked: LlmRequest, reply: LlmReply, parts: list[dict[str, Any]], told: TokenCounts, end: str | None = None
+    request: LlmRequest,
+    reply: LlmReply,
+    parts: list[dict[str, Any]],
+    tokens: TokenCounts,
+    end: str | None = None,
 ) -> dict[str, Any]:
     candidate: dict[str, Any] = {"content": {"parts": parts, "role": "model"}, "index": 0}
     if end:
         candidate["finishReason"] = end
     return {
         "candidates": [candidate],
-        "usageMetadata": _render_usage(told),
-        "modelVersion": asked.model,
+        "usageMetadata": _render_usage(tokens),
+        "modelVersion": request.model,
         "responseId": reply.id,
     }
 
 
-def _render_usage(told: TokenCounts) -> dict[str, Any]:
+def _render_usage(tokens: TokenCounts) -> dict[str, Any]:
     return {
-        "promptTokenCount": told.input,
-        "cachedContentTokenCount": told.cached,
-        "candidatesTokenCount": told.output - told.reasoning,
-        "thoughtsTokenCount": told.reasoning,
-        "totalTokenCount": told.total,
+        "promptTokenCount": tokens.input,
+        "cachedContentTokenCount": tokens.cached,
+        "candidatesTokenCount": tokens.output - tokens.reasoning,
+        "thoughtsTokenCount": tokens.reasoning,
+        "totalTokenCount": tokens.total,
     }
 
 

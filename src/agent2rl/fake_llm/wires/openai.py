@@ -47,7 +47,7 @@ class ChatCompletions:
     def read(self, body: Mapping[str, Any]) -> LlmRequest:
         said = require_messages(body.get("messages"), "messages")
         most = body.get("max_completion_tokens", body.get("max_tokens"))
-        wanted = as_mapping(body.get("response_format"))
+        response_format = as_mapping(body.get("response_format"))
         return LlmRequest(
             wire="openai-chat",
             model=require_model(body),
@@ -60,15 +60,15 @@ class ChatCompletions:
                 if message.get("role") in ("system", "developer")
             ),
             most_tokens=most if isinstance(most, int) else None,
-            schema=read_response_schema(wanted, as_mapping(wanted.get("json_schema"))),
+            schema=read_response_schema(response_format, as_mapping(response_format.get("json_schema"))),
             tells_usage=as_mapping(body.get("stream_options")).get("include_usage") is True,
         )
 
-    def write(self, asked: LlmRequest, reply: LlmReply) -> tuple[str, list[ResponseChunk]]:
-        told = select_reported_tokens(reply.tokens)
-        head = {"id": f"chatcmpl-{reply.id}", "created": int(time.time()), "model": asked.model}
+    def write(self, request: LlmRequest, reply: LlmReply) -> tuple[str, list[ResponseChunk]]:
+        tokens = select_reported_tokens(reply.tokens)
+        head = {"id": f"chatcmpl-{reply.id}", "created": int(time.time()), "model": request.model}
         stop = "tool_calls" if reply.calls else "stop"
-        if not asked.stream:
+        if not request.stream:
             message: dict[str, Any] = {"role": "assistant", "content": reply.text or None, "refusal": None}
             if reply.think:
                 message["reasoning_content"] = reply.think
@@ -81,22 +81,22 @@ class ChatCompletions:
                 **head,
                 "object": "chat.completion",
                 "choices": [choice],
-                "usage": _render_chat_usage(told),
+                "usage": _render_chat_usage(tokens),
             }
-            return "application/json", render_whole_answer(answer, told)
+            return "application/json", render_whole_answer(answer, tokens)
         head["object"] = "chat.completion.chunk"
         deltas = [(delta, None) for delta in _render_deltas(reply)]
         chunks = [
             ResponseChunk(render_sse_event({**head, "choices": [_render_choice(delta, end)]}), None)
             for delta, end in [*deltas, ({}, stop)]
         ]
-        if asked.tells_usage:
+        if request.tells_usage:
             chunks.append(
                 ResponseChunk(
-                    render_sse_event({**head, "choices": [], "usage": _render_chat_usage(told)}), told
+                    render_sse_event({**head, "choices": [], "usage": _render_chat_usage(tokens)}), tokens
                 )
             )
-        chunks.append(ResponseChunk(b"data: [DONE]\n\n", told if asked.tells_usage else None))
+        chunks.append(ResponseChunk(b"data: [DONE]\n\n", tokens if request.tells_usage else None))
         return "text/event-stream; charset=utf-8", chunks
 
     def fail(self, trouble: ProviderError) -> tuple[int, dict[str, Any]]:
@@ -116,10 +116,12 @@ def select_reported_tokens(tokens: TokenCounts) -> TokenCounts:
     return tokens.model_copy(update={"written": 0, "written_hour": 0})
 
 
-def read_response_schema(wanted: Mapping[str, Any], named: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    if wanted.get("type") == "json_object":
+def read_response_schema(
+    response_format: Mapping[str, Any], named: Mapping[str, Any]
+) -> Mapping[str, Any] | None:
+    if response_format.get("type") == "json_object":
         return {"type": "object"}
-    return as_mapping(named.get("schema")) or None if wanted.get("type") == "json_schema" else None
+    return as_mapping(named.get("schema")) or None if response_format.get("type") == "json_schema" else None
 
 
 def dump_arguments(call: WireToolCall) -> str:
@@ -130,8 +132,8 @@ def _parse_chat_items(said: list[dict[str, Any]]) -> Iterator[Item]:
     for message in said:
         role, text = message.get("role"), extract_text(message.get("content"))
         if role == "assistant":
-            asked = [as_mapping(call) for call in as_list(message.get("tool_calls"))]
-            functions = [(as_string(call.get("id")), as_mapping(call.get("function"))) for call in asked]
+            tool_calls = [as_mapping(call) for call in as_list(message.get("tool_calls"))]
+            functions = [(as_string(call.get("id")), as_mapping(call.get("function"))) for call in tool_calls]
             calls = tuple(
                 WireToolCall(
                     name, as_string(function.get("name")), parse_arguments(function.get("arguments"))
@@ -172,13 +174,13 @@ def _render_deltas(reply: LlmReply) -> Iterator[dict[str, Any]]:
             yield {"tool_calls": [{"index": index, "function": {"arguments": piece}}]}
 
 
-def _render_chat_usage(told: TokenCounts) -> dict[str, Any]:
+def _render_chat_usage(tokens: TokenCounts) -> dict[str, Any]:
     return {
-        "prompt_tokens": told.input,
-        "completion_tokens": told.output,
-        "total_tokens": told.total,
-        "prompt_tokens_details": {"cached_tokens": told.cached, "audio_tokens": 0},
-        "completion_tokens_details": {"reasoning_tokens": told.reasoning, "audio_tokens": 0},
+        "prompt_tokens": tokens.input,
+        "completion_tokens": tokens.output,
+        "total_tokens": tokens.total,
+        "prompt_tokens_details": {"cached_tokens": tokens.cached, "audio_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": tokens.reasoning, "audio_tokens": 0},
     }
 
 
@@ -201,7 +203,10 @@ class OpenAIResponses:
         system = [
             extract_text(one.get("content")) for one in said if one.get("role") in ("system", "developer")
         ]
-        most, wanted = body.get("max_output_tokens"), as_mapping(as_mapping(body.get("text")).get("format"))
+        most, text_format = (
+            body.get("max_output_tokens"),
+            as_mapping(as_mapping(body.get("text")).get("format")),
+        )
         return LlmRequest(
             wire="openai-responses",
             model=require_model(body),
@@ -210,17 +215,17 @@ class OpenAIResponses:
             tools=tuple(_parse_response_tools(as_list(body.get("tools")))),
             system="\n".join([as_string(body.get("instructions")), *system]),
             most_tokens=most if isinstance(most, int) else None,
-            schema=read_response_schema(wanted, wanted),
+            schema=read_response_schema(text_format, text_format),
             after=as_string(body.get("previous_response_id")).removeprefix("resp_") or None,
         )
 
-    def write(self, asked: LlmRequest, reply: LlmReply) -> tuple[str, list[ResponseChunk]]:
-        told = select_reported_tokens(reply.tokens)
-        begun = _render_response(asked, reply)
+    def write(self, request: LlmRequest, reply: LlmReply) -> tuple[str, list[ResponseChunk]]:
+        tokens = select_reported_tokens(reply.tokens)
+        begun = _render_response(request, reply)
         output = [item for item, _ in _render_outputs(reply)]
-        done = {**begun, "status": "completed", "output": output, "usage": _render_response_usage(told)}
-        if not asked.stream:
-            return "application/json", render_whole_answer(done, told)
+        done = {**begun, "status": "completed", "output": output, "usage": _render_response_usage(tokens)}
+        if not request.stream:
+            return "application/json", render_whole_answer(done, tokens)
         events: list[dict[str, Any]] = [
             {"type": "response.created", "response": begun},
             {"type": "response.in_progress", "response": begun},
@@ -236,7 +241,7 @@ class OpenAIResponses:
             ResponseChunk(render_sse_event({**one, "sequence_number": number}, one["type"]), None)
             for number, one in enumerate(events)
         ]
-        chunks[-1] = ResponseChunk(chunks[-1].data, told)
+        chunks[-1] = ResponseChunk(chunks[-1].data, tokens)
         return "text/event-stream; charset=utf-8", chunks
 
     def fail(self, trouble: ProviderError) -> tuple[int, dict[str, Any]]:
@@ -277,7 +282,7 @@ def _parse_response_tools(offered: list[Any]) -> Iterator[OfferedTool]:
             yield OfferedTool("local_shell", kind="local-shell")
 
 
-def _render_response(asked: LlmRequest, reply: LlmReply) -> dict[str, Any]:
+def _render_response(request: LlmRequest, reply: LlmReply) -> dict[str, Any]:
     return {
         "id": f"resp_{reply.id}",
         "object": "response",
@@ -287,12 +292,12 @@ def _render_response(asked: LlmRequest, reply: LlmReply) -> dict[str, Any]:
         "error": None,
         "incomplete_details": None,
         "instructions": None,
-        "max_output_tokens": asked.most_tokens,
+        "max_output_tokens": request.most_tokens,
         "metadata": {},
-        "model": asked.model,
+        "model": request.model,
         "output": [],
         "parallel_tool_calls": True,
-        "previous_response_id": f"resp_{asked.after}" if asked.after else None,
+        "previous_response_id": f"resp_{request.after}" if request.after else None,
         "reasoning": {"effort": None, "summary": None},
         "store": False,
         "temperature": 1.0,
@@ -361,13 +366,13 @@ def _empty_fields(item: dict[str, Any]) -> dict[str, Any]:
     return {key: empty[key] for key in item if key in empty}
 
 
-def _render_response_usage(told: TokenCounts) -> dict[str, Any]:
+def _render_response_usage(tokens: TokenCounts) -> dict[str, Any]:
     return {
-        "input_tokens": told.input,
-        "input_tokens_details": {"cached_tokens": told.cached},
-        "output_tokens": told.output,
-        "output_tokens_details": {"reasoning_tokens": told.reasoning},
-        "total_tokens": told.total,
+        "input_tokens": tokens.input,
+        "input_tokens_details": {"cached_tokens": tokens.cached},
+        "output_tokens": tokens.output,
+        "output_tokens_details": {"reasoning_tokens": tokens.reasoning},
+        "total_tokens": tokens.total,
     }
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from agent2rl.environments.alfworld.pddl import TaskType
+from agent2rl.environments.alfworld.pddl import GoalType
 from agent2rl.tasks.alfworld.layout import (
     APPLIANCES,
     EASY,
@@ -26,7 +26,6 @@ from agent2rl.tasks.alfworld.layout import (
     LAMP,
     OPENABLE,
     ROOMS,
-    TASK_TYPES,
     THINGS,
     HomeDifficulty,
     HomeGoal,
@@ -69,11 +68,12 @@ def write_goal(goal: HomeGoal) -> str:
       (toggleable ?x) (isToggled ?x) (inReceptacle ?x ?r) (receptacleAtLocation ?r ?l) (atLocation ?a ?l)))
     (exists (?o - object ?a - agent) (and (objectType ?o {thing}) (holds ?a ?o))))"""
     placed = f"(objectType ?o {thing}) (receptacleType ?r {place}) (inReceptacle ?o ?r)"
+    qualities = " ".join(_QUALITIES[verb] for verb in goal.verbs)
     if goal.count == 2:
-        placed += (
-            f"\n    (exists (?p - object) (and (not (= ?o ?p)) (objectType ?p {thing}) (inReceptacle ?p ?r)))"
-        )
-    qualities = _QUALITIES.get(goal.verb, "")
+        second = f"(not (= ?o ?p)) (objectType ?p {thing}) (inReceptacle ?p ?r)"
+        if qualities:
+            second += f" {qualities.replace('?o', '?p')}"
+        placed += f"\n    (exists (?p - object) (and {second}))"
     return f"(exists (?r - receptacle) (exists (?o - object) (and {placed} {qualities})))"
 
 
@@ -159,10 +159,10 @@ class _HomeWalk:
             source = self.layout.things[thing]
             self._go_and_open(source)
             self.commands.append(f"take {thing} from {source}")
-            if goal.verb:
-                [appliance] = self.layout.list_of_kind(goal.appliance)
+            for verb, kind in zip(goal.verbs, goal.appliances, strict=True):
+                [appliance] = self.layout.list_of_kind(kind)
                 self._go_to(appliance)
-                self.commands.append(f"{goal.verb} {thing} with {appliance}")
+                self.commands.append(f"{verb} {thing} with {appliance}")
             if goal.place == LAMP:
                 self._go_to(self.layout.things[place])
                 self.commands.append(f"use {place}")
@@ -186,7 +186,7 @@ class _HomeWalk:
 
 # Texts: the grammar (grammar.txt), and the sentence that states the task
 
-SENTENCES: dict[TaskType, tuple[str, ...]] = {
+SENTENCES: dict[GoalType, tuple[str, ...]] = {
     "pick_and_place_simple": ("put {a} {thing} {in_} the {place}",),
     "look_at_obj_in_light": (
         "look at the {thing} under the {place}",
@@ -207,6 +207,22 @@ SENTENCES: dict[TaskType, tuple[str, ...]] = {
     "pick_two_obj_and_place": (
         "put two {thing} {in_} the {place}",
         "find two {thing} and put them {in_} the {place}",
+    ),
+    "pick_clean_heat_then_place_in_recep": (
+        "put a clean and hot {thing} {in_} the {place}",
+        "clean {a} {thing}, heat it and put it {in_} the {place}",
+    ),
+    "pick_clean_cool_then_place_in_recep": (
+        "put a clean and cool {thing} {in_} the {place}",
+        "clean {a} {thing}, cool it and put it {in_} the {place}",
+    ),
+    "pick_two_clean_then_place_in_recep": (
+        "put two clean {thing} {in_} the {place}",
+        "clean two {thing} and put them {in_} the {place}",
+    ),
+    "pick_two_heat_then_place_in_recep": (
+        "put two hot {thing} {in_} the {place}",
+        "heat two {thing} and put them {in_} the {place}",
     ),
 }
 
@@ -242,9 +258,10 @@ class GeneratedHome:
 def generate_homes(split: Part, count: int, difficulty: HomeDifficulty = EASY) -> tuple[GeneratedHome, ...]:
     """Generate the first `count` homes of a split, all different; the types of tasks alternate."""
     dice = random.Random(f"alfworld-mini:{split}")
+    types = difficulty.list_task_types(split)
     homes: dict[str, GeneratedHome] = {}
     while len(homes) < count:
-        layout = furnish_home(dice, TASK_TYPES[len(homes) % len(TASK_TYPES)], split, difficulty)
+        layout = furnish_home(dice, types[len(homes) % len(types)], split, difficulty)
         problem = write_problem(layout)
         data: dict[str, JsonValue] = {
             "pddl_domain": read_domain(),

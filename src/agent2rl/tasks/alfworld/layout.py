@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Literal, TypeVar, get_args
 
 from agent2rl.core.errors import UserError
-from agent2rl.environments.alfworld.pddl import TaskType
+from agent2rl.environments.alfworld.pddl import PLACED_TWICE, ChainType, GoalType, TaskType
 
 # Kinds of rooms, fixtures and things (kinds.txt)
 
@@ -27,12 +27,16 @@ HOLLOW = OPENABLE | {"sink", "basket", "bin"}
 """Things are put *in* these, and *on* the others."""
 LAMP = "lamp"
 
-VERBS: dict[TaskType, str] = {
-    "pick_clean_then_place_in_recep": "clean",
-    "pick_heat_then_place_in_recep": "heat",
-    "pick_cool_then_place_in_recep": "cool",
+VERBS: dict[GoalType, tuple[str, ...]] = {
+    "pick_clean_then_place_in_recep": ("clean",),
+    "pick_heat_then_place_in_recep": ("heat",),
+    "pick_cool_then_place_in_recep": ("cool",),
+    "pick_clean_heat_then_place_in_recep": ("clean", "heat"),
+    "pick_clean_cool_then_place_in_recep": ("clean", "cool"),
+    "pick_two_clean_then_place_in_recep": ("clean",),
+    "pick_two_heat_then_place_in_recep": ("heat",),
 }
-"""The treatment of a thing before it is put away."""
+"""The treatments of a thing before it is put away, in order."""
 APPLIANCES = {"clean": "sink", "heat": "microwave", "cool": "fridge"}
 
 
@@ -76,12 +80,13 @@ Range = tuple[int, int]
 T = TypeVar("T")
 
 TASK_TYPES: tuple[TaskType, ...] = get_args(TaskType)
+CHAIN_TYPES: tuple[ChainType, ...] = get_args(ChainType)
 SHARES: tuple[Part, ...] = ("train", "train", "train", "feedback", "heldout")
 
 
 @dataclass(frozen=True)
 class HomeDifficulty:
-    """Size of a home, and how much of it distracts."""
+    """Size of a home, how much of it distracts, and the kinds of tasks that only scoring games have."""
 
     fixtures: Range = (4, 6)
     """Number of fixtures; more if the task needs more."""
@@ -93,6 +98,10 @@ class HomeDifficulty:
     """The share of fixtures that can be opened, among those that the task does not need."""
     shut: float = 0.75
     """Probability that a fixture that can be opened is closed at first."""
+    rooms: int = 1
+    """Number of rooms whose fixtures and things a home has: the one of the goal, and a second one."""
+    unseen: tuple[GoalType, ...] = ()
+    """Kinds of tasks of the feedback and held-out games that no training game has."""
 
     def __post_init__(self) -> None:
         limits = {"fixtures": (3, 12), "things": (3, 20), "alike": (0, 3)}
@@ -102,13 +111,27 @@ class HomeDifficulty:
                 raise UserError(f"A home can have {least} to {most} {name}, not {low} to {high}.")
         if not (0 <= self.openable <= 1 and 0 <= self.shut <= 1):
             raise UserError("The shares of a difficulty must be between 0 and 1.")
+        if self.rooms not in (1, 2):
+            raise UserError(f"A home can have 1 or 2 rooms, not {self.rooms}.")
+
+    def list_task_types(self, split: Part) -> tuple[GoalType, ...]:
+        """Return the kinds of tasks that a split has."""
+        return TASK_TYPES if split == "train" else (*TASK_TYPES, *self.unseen)
 
 
 EASY = HomeDifficulty()
 LEVELS: Mapping[str, HomeDifficulty] = {
     "easy": EASY,
     "medium": HomeDifficulty(fixtures=(6, 8), things=(6, 10), alike=(0, 2), openable=0.45, shut=0.9),
-    "hard": HomeDifficulty(fixtures=(9, 12), things=(10, 18), alike=(0, 3), openable=0.55, shut=1.0),
+    "hard": HomeDifficulty(
+        fixtures=(9, 12),
+        things=(10, 18),
+        alike=(0, 3),
+        openable=0.55,
+        shut=1.0,
+        rooms=2,
+        unseen=CHAIN_TYPES,
+    ),
 }
 
 
@@ -116,24 +139,24 @@ LEVELS: Mapping[str, HomeDifficulty] = {
 class HomeGoal:
     """Put things of a kind in a kind of fixture, or hold one under a lamp."""
 
-    type: TaskType
+    type: GoalType
     room: str
     thing: str
     place: str
     """A kind of fixture, or the lamp."""
 
     @property
-    def verb(self) -> str:
-        """The treatment of the thing; empty if there is none."""
-        return VERBS.get(self.type, "")
+    def verbs(self) -> tuple[str, ...]:
+        """The treatments of the thing, in order; empty if there is none."""
+        return VERBS.get(self.type, ())
 
     @property
-    def appliance(self) -> str:
-        return APPLIANCES.get(self.verb, "")
+    def appliances(self) -> tuple[str, ...]:
+        return tuple(APPLIANCES[verb] for verb in self.verbs)
 
     @property
     def count(self) -> int:
-        return 2 if self.type == "pick_two_obj_and_place" else 1
+        return 2 if self.type in PLACED_TWICE else 1
 
 
 @dataclass(frozen=True)
@@ -167,7 +190,7 @@ def split_of_pair(thing: str, place: str) -> Part:
 
 
 @cache
-def list_goals(task: TaskType, split: Part) -> tuple[HomeGoal, ...]:
+def list_goals(task: GoalType, split: Part) -> tuple[HomeGoal, ...]:
     """Return all goals of a split. The thing must be able to start somewhere else than in its target."""
     goals = []
     for room, fixtures in ROOMS.items():
@@ -183,10 +206,10 @@ def list_goals(task: TaskType, split: Part) -> tuple[HomeGoal, ...]:
 def _is_sensible_goal(goal: HomeGoal, fixtures: Mapping[str, int]) -> bool:
     kind = THINGS[goal.thing]
     return (
-        {"take", goal.verb or "take"} <= kind.uses
+        {"take", *goal.verbs} <= kind.uses
         and goal.room in kind.rooms
         and (goal.place in fixtures or (goal.place == LAMP and goal.room in THINGS[LAMP].rooms))
-        and (not goal.verb or (goal.appliance in fixtures and goal.appliance != goal.place))
+        and all(appliance in fixtures and appliance != goal.place for appliance in goal.appliances)
         and bool(_list_source_kinds(goal))
     )
 
@@ -196,25 +219,38 @@ def _list_source_kinds(goal: HomeGoal) -> list[str]:
     return [kind for kind in THINGS[goal.thing].places if kind in ROOMS[goal.room] and kind != goal.place]
 
 
-def furnish_home(dice: random.Random, task: TaskType, split: Part, difficulty: HomeDifficulty) -> HomeLayout:
+def furnish_home(dice: random.Random, task: GoalType, split: Part, difficulty: HomeDifficulty) -> HomeLayout:
     """Generate a home of a split in which a task can be done, and is not done yet."""
     while True:
         goal = pick_one(dice, list_goals(task, split))
-        kinds = _choose_fixture_kinds(dice, goal, difficulty)
+        rooms = _choose_rooms(dice, goal, difficulty)
+        kinds = _choose_fixture_kinds(dice, goal, rooms, difficulty)
         if split_of_room(kinds) == split:
             fixtures = _number_names(sorted(kinds))
             openable = (name for name in fixtures if kind_of(name) in OPENABLE)
             shut = frozenset(name for name in openable if dice.random() < difficulty.shut)
-            return HomeLayout(goal, fixtures, shut, _place_things(dice, goal, fixtures, difficulty))
+            things = _place_things(dice, goal, rooms, fixtures, difficulty)
+            return HomeLayout(goal, fixtures, shut, things)
 
 
-def _choose_fixture_kinds(dice: random.Random, goal: HomeGoal, difficulty: HomeDifficulty) -> list[str]:
+def _choose_rooms(dice: random.Random, goal: HomeGoal, difficulty: HomeDifficulty) -> tuple[str, ...]:
+    """Choose the rooms of a home, that of the goal first."""
+    if difficulty.rooms == 1:
+        return (goal.room,)
+    return (goal.room, pick_one(dice, [room for room in ROOMS if room != goal.room]))
+
+
+def _choose_fixture_kinds(
+    dice: random.Random, goal: HomeGoal, rooms: Sequence[str], difficulty: HomeDifficulty
+) -> list[str]:
     """Choose the kinds of a home's fixtures: first those that the task needs, then others."""
-    needs = {pick_one(dice, _list_source_kinds(goal)), goal.place, goal.appliance} - {LAMP, ""}
+    needs = {pick_one(dice, _list_source_kinds(goal)), goal.place, *goal.appliances} - {LAMP}
     kinds = sorted(needs)
     if goal.place == LAMP and not needs.intersection(THINGS[LAMP].places):
         kinds.append(pick_one(dice, [kind for kind in THINGS[LAMP].places if kind in ROOMS[goal.room]]))
-    left = Counter(ROOMS[goal.room])
+    left: Counter[str] = Counter()
+    for room in rooms:  # the maximum and not the sum: two rooms have one sink, as an appliance is unique
+        left |= Counter(ROOMS[room])
     left.subtract(kinds)
     size = _draw_between(dice, difficulty.fixtures)
     while len(kinds) < size:
@@ -227,7 +263,11 @@ def _choose_fixture_kinds(dice: random.Random, goal: HomeGoal, difficulty: HomeD
 
 
 def _place_things(
-    dice: random.Random, goal: HomeGoal, fixtures: Sequence[str], difficulty: HomeDifficulty
+    dice: random.Random,
+    goal: HomeGoal,
+    rooms: Sequence[str],
+    fixtures: Sequence[str],
+    difficulty: HomeDifficulty,
 ) -> dict[str, str]:
     """Place the things of the goal, others of their kind, and unrelated ones."""
 
@@ -240,12 +280,12 @@ def _place_things(
     others = [
         kind
         for kind, thing in THINGS.items()
-        if goal.room in thing.rooms and kind not in (goal.thing, LAMP) and spots(kind)
+        if thing.rooms.intersection(rooms) and kind not in (goal.thing, LAMP) and spots(kind)
     ]
     placed = [(goal.thing, pick_one(dice, elsewhere(goal.thing))) for _ in range(goal.count)]
     for _ in range(_draw_between(dice, difficulty.alike)):
         # A thing that must be treated first may already be at its target.
-        placed.append((goal.thing, pick_one(dice, (spots if goal.verb else elsewhere)(goal.thing))))
+        placed.append((goal.thing, pick_one(dice, (spots if goal.verbs else elsewhere)(goal.thing))))
     if goal.place == LAMP:
         placed.append((LAMP, pick_one(dice, spots(LAMP))))
     for _ in range(_draw_between(dice, difficulty.things) - len(placed)):

@@ -1,7 +1,10 @@
 """ALFWorld in miniature: generated homes in the official format, small enough for a tiny model.
 
 alfworld-mini           four to six places to look
-alfworld-mini:hard      larger homes with more things; `layout.LEVELS` lists the levels
+alfworld-mini:medium    larger homes with more things
+alfworld-mini:hard      homes of two rooms; scoring games have longer chains, which training never shows
+
+`layout.LEVELS` has the levels.
 """
 
 from dataclasses import replace
@@ -18,10 +21,19 @@ from agent2rl.tasks.alfworld import TASK as ALFWORLD
 from agent2rl.tasks.alfworld.homes import GeneratedHome, generate_homes
 from agent2rl.tasks.alfworld.layout import EASY, LEVELS, HomeDifficulty
 
-TRAIN, SCORING = 1200, 120
+TRAIN, SCORING = 1200, 400
+"""With 400 games, the standard error of a score is at most 2.5 points."""
+DEMONSTRATIONS = 96
+"""The expert help of a run unless the user chooses another level."""
 EASY_STEPS = 20
 
 PROMPTS = read_prompts(Path(__file__).with_name("mini_prompts.toml"))
+
+
+UNSEEN = """
+Some of them are of kinds that no training game has: a thing that must be cleaned and then heated or cooled
+before it is put away, and two things that must both be cleaned or heated. The score counts all kinds alike.
+"""
 
 
 def build_mini_task(name: str, difficulty: HomeDifficulty, steps: int) -> Task:
@@ -56,13 +68,15 @@ def build_mini_task(name: str, difficulty: HomeDifficulty, steps: int) -> Task:
 
 These homes are generated and small. The games that score you have other rooms, and ask for other pairs of a
 thing and a place, in the same words.
-""",
+"""
+        + (UNSEEN if difficulty.unseen else ""),
         load=load,
         evaluator=replace(
             EVALUATOR.prompted(PROMPTS),
             # A command is one line; more text of a small model would only fill its context.
             sampling=Sampling(max_tokens=24, stop=("\n",)),
         ),
+        default_expert=DEMONSTRATIONS,
     )
 
 

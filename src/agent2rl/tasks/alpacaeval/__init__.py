@@ -66,7 +66,7 @@ def load(data_dir: Path | None) -> Splits:
         load_training_examples(data_dir),
         feedback,
         heldout,
-        beside={FOLDER: lambda folder: _write_difficulties(difficulties, folder)},
+        evaluator_folders={FOLDER: lambda folder: _write_difficulties(difficulties, folder)},
     )
 
 
@@ -192,7 +192,7 @@ PLAIN = Path(__file__).with_name("shots.txt").read_text(encoding="utf-8")
 EVALUATOR = Pairwise(
     rule="alpacaeval-1",
     reference=get_reference,
-    asking=QuestionPrompt(
+    prompt=QuestionPrompt(
         plain=PLAIN + "\nInstruction: {question}\nAnswer:",
         shots=2,
         stop=("\nInstruction:",),

@@ -209,7 +209,7 @@ def load(data_dir: Path | None) -> Splits:
         generate_instructions("train", 2000),
         tuple(numbered[: len(feedback)]),
         tuple(numbered[len(feedback) :]),
-        beside={FOLDER: lambda folder: _write_difficulties_file(numbered, folder)},
+        evaluator_folders={FOLDER: lambda folder: _write_difficulties_file(numbered, folder)},
     )
 
 
@@ -229,7 +229,7 @@ TASK: Task = replace(
     evaluator=Pairwise(
         rule=f"alpacaeval-mini-2-{scorers.RUBRIC_NAME}",
         reference=get_reference,
-        asking=QuestionPrompt(
+        prompt=QuestionPrompt(
             plain="Instruction: {question}\nAnswer:", stop=("\n",), sampling=Sampling(max_tokens=48)
         ),
         referee=RULE,

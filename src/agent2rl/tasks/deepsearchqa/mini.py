@@ -68,7 +68,9 @@ def build_example(question: GeneratedQuestion, name: str, corpus: str, steps: in
     )
 
 
-COUNTS: dict[Part, int] = {"train": 300, "feedback": 100, "heldout": 100}
+COUNTS: dict[Part, int] = {"train": 300, "feedback": 400, "heldout": 400}
+DEMONSTRATIONS = 96
+"""The expert help of a run unless the user chooses another level."""
 PROMPTS = read_prompts(Path(__file__).with_name("mini_prompts.toml"))
 
 
@@ -85,7 +87,7 @@ def load(data_dir: Path | None) -> Splits:
         feedback=load_library("feedback").examples,
         heldout=load_library("heldout").examples,
         folders={CORPUS_FOLDER: _make_corpus_writer("train")},
-        beside={part: _make_corpus_writer(part) for part in COUNTS},
+        evaluator_folders={part: _make_corpus_writer(part) for part in COUNTS},
     )
 
 
@@ -107,8 +109,9 @@ TASK: Task = replace(
 
 The pages are generated: `data/corpus/documents.jsonl` has those of the training questions, and a search finds
 at most four of them. The questions that score you ask about other things, on other pages, and follow other
-ways from page to page. In `train.jsonl`, `answer` has actions that lead to the answer, one a line (none in a
-run without expert), `items` what is right, each item under all its names, `documents` the pages that tell it.
+ways from page to page. In `train.jsonl`, `answer` has actions that lead to the answer, one a line (none
+unless the run has the full expert), `items` what is right, each item under all its names, `documents` the
+pages that tell it.
 """,
     load=load,
     evaluator=replace(
@@ -116,4 +119,5 @@ run without expert), `items` what is right, each item under all its names, `docu
     ),
     proxy_services=frozenset({"judge"}),
     withhold=withhold_walkthroughs,
+    default_expert=DEMONSTRATIONS,
 )

@@ -31,7 +31,7 @@ def score_answer(output: str, example: Example) -> float:
 EVALUATOR = SingleTurn(
     rule="gsm8k-exact-number-2",
     score=score_answer,
-    asking=QuestionPrompt(
+    prompt=QuestionPrompt(
         # It has no numbers: a model that copies numbers from the prompt finds only those of the question.
         chat="{question}\n\n"
         "Reason step by step. End with a line that holds #### and the answer as a plain number.",

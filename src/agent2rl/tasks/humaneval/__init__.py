@@ -29,7 +29,7 @@ TRAIN = 82
 SPLIT_SEED = 0
 
 EVALUATOR = CodeTests(
-    asking=QuestionPrompt(
+    prompt=QuestionPrompt(
         chat="Complete this function.\n\n{question}",
         plain="{question}",
         # A base model that continues the text has left the function at these.

@@ -151,7 +151,7 @@ RULE = f"webshop-2-nouns-by-{get_noun_tagger()}"
 EVALUATOR = Episodes(
     rule=RULE,
     world=WebshopEnvironment,
-    telling=EpisodePrompt(chat="").prompted(read_prompts(Path(__file__).with_name("prompts.toml"))),
+    prompt=EpisodePrompt(chat="").prompted(read_prompts(Path(__file__).with_name("prompts.toml"))),
     group="category",
     sampling=Sampling(max_tokens=64),
     success=1.0,
@@ -175,7 +175,7 @@ def load(data_dir: Path | None, kind: Kind | None = None) -> Splits:
         heldout=test,
         test=test,
         folders={SHOP: partial(write_visible_files, folder)},
-        beside={SHOP: folder},
+        evaluator_folders={SHOP: folder},
     )
 
 

@@ -30,7 +30,7 @@ from agent2rl.tasks.webshop import TASK as WEBSHOP
 # Generating the products, deterministically, in the official file format
 
 Part = Literal["train", "feedback", "heldout"]
-PARTS: tuple[Part | None, ...] = ("train",) * 4 + ("feedback", "heldout", None, None)
+PARTS: tuple[Part | None, ...] = ("train",) * 4 + ("feedback",) * 4 + ("heldout",) * 4 + (None, None)
 """The splits that ask for the products of a thing; None for look-alikes, which no goal asks for."""
 LOOK_ALIKE_EXTRA_PRICE = 90
 """Puts look-alikes above every price bound: a bound is at most 40 above a price."""
@@ -149,7 +149,9 @@ def _draw_review(dice: random.Random, asin: str) -> dict[str, JsonValue]:
 
 
 STEPS = 12
-SCORING = 120
+SCORING = 400
+DEMONSTRATIONS = 96
+"""The expert help of a run unless the user chooses another level."""
 LAYOUT = PageLayout(separator=" | ", shown=4, head=False)
 """Short pages for the small context of a tiny model; the official separator takes it five tokens."""
 PROMPTS = read_prompts(Path(__file__).with_name("mini_prompts.toml"))
@@ -173,7 +175,7 @@ def load(data_dir: Path | None) -> Splits:
         feedback=_build_examples("feedback")[:SCORING],
         heldout=_build_examples("heldout")[:SCORING],
         folders={SHOP: lambda folder: generate_stock().write_files(folder, ("train",))},
-        beside={SHOP: lambda folder: generate_stock().write_files(folder)},
+        evaluator_folders={SHOP: lambda folder: generate_stock().write_files(folder)},
     )
 
 
@@ -198,4 +200,5 @@ for.
     load=load,
     # An action is one line; more text of a small model would only fill its context.
     evaluator=replace(EVALUATOR.prompted(PROMPTS), sampling=Sampling(max_tokens=24, stop=("\n",))),
+    default_expert=DEMONSTRATIONS,
 )

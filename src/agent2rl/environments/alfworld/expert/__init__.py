@@ -9,7 +9,7 @@ It parses the task, remembers what it has seen, and searches first where such th
 the kind. `instead` tells it that another action was done, and it continues from there. Not covered: things
 inside other things, and tasks in free words.
 
-This must stay a folder: a run with --no-expert hides it from the agent, compiled files included.
+This must stay a folder: a run without `--expert full` hides it from the agent, compiled files included.
 """
 
 import re

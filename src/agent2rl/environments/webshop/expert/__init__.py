@@ -3,7 +3,7 @@
 It sees neither the goal nor the products' files. A product fits if every requested word is on its pages, so
 the expert is wrong if another product has them all, or if the right one uses other words.
 
-This must stay a folder: a run with --no-expert hides it from the agent, compiled files included.
+This must stay a folder: a run without `--expert full` hides it from the agent, compiled files included.
 """
 
 import re
