@@ -71,5 +71,5 @@ def count_rendered(encoder: PromptEncoder) -> list[Chat]:
         rendered.extend(chats)
         return render(chats)
 
-    encoder._continuation._render = counted  # type: ignore[method-assign]
+    encoder._continuation._render = counted
     return rendered

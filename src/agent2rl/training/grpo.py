@@ -382,8 +382,8 @@ def _compute_advantages(rewards: Sequence[float]) -> list[float]:
 
 LOSS_PARTS = ("loss", "clip_fraction", "entropy", "kl")
 """What `_compute_loss` returns, each as a sum over tokens. The entropy is estimated by the log-probabilities
-of the sampled tokens. The KL divergence is that from the policy that sampled them, or from the reference model
-if there is one."""
+of the sampled tokens. The KL divergence is that from the policy that sampled them, or from the reference
+model if there is one."""
 
 
 def _compute_loss(
