@@ -463,18 +463,18 @@ from agent2rl.engines.transformers.decoding import BatchLimits
 from agent2rl.engines.transformers.loading import load_model
 
 model = load_model(Path(sys.argv[1]))
-chats = [(ChatMessage("user", f"{n} " + "apples " * (1200 + n)),) for n in range(24)]
+chats = [(ChatMessage("user", f"{n} " + "apples " * (1200 + n)),) for n in range(48)]
 sampling = Sampling(max_tokens=2)
 with TransformersEngine(model, BatchLimits(2, 1 << 40, 1 << 40)) as engine:
-    expected = engine.generate(chats, sampling), engine.logprobs(chats, ["pens"] * 24)
+    expected = engine.generate(chats, sampling), engine.logprobs(chats, ["pens"] * 48)
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    most = used + (24 << 20 if platform.machine() == "x86_64" else 50 << 20)
+    most = used + (12 << 20 if platform.machine() == "x86_64" else 50 << 20)
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
-    engine.limits.rows = 24
-    found = engine.generate(chats, sampling), engine.logprobs(chats, ["pens"] * 24)
+    engine.limits.rows = 48
+    found = engine.generate(chats, sampling), engine.logprobs(chats, ["pens"] * 48)
 assert found[0] == expected[0]
 assert all(abs(a - b) < 1e-3 for a, b in zip(found[1], expected[1]))
-assert engine.limits.rows < 24, engine.limits
+assert engine.limits.rows < 48, engine.limits
 """
 
 
