@@ -160,7 +160,12 @@ def stages(subject: Subject, chosen: argparse.Namespace, seed: int) -> Iterator[
             chosen.grpo_seconds,
             prompts=chosen.grpo_games,
             group=chosen.grpo_group,
-            pass_tokens=chosen.pass_tokens,
+            updates=chosen.grpo_updates,
+            resample=chosen.resample,
+            learn_from=chosen.learn_from,
+            temperature=chosen.temperature,
+            clip_high=chosen.clip_high,
+            kl=chosen.kl,
             level=chosen.level,
             seed=seed,
         )
@@ -217,7 +222,13 @@ def main() -> None:
     parser.add_argument(
         "--level", action="store_true", help="let all episodes weigh the same, not all tokens"
     )
-    parser.add_argument("--pass-tokens", type=int, default=16384, help="in one pass of GRPO's update")
+    parser.add_argument("--grpo-updates", type=int, default=1, help="per step")
+    parser.add_argument("--resample", type=int, default=0, help="times, where a group is all won or all lost")
+    parser.add_argument("--learn-from", type=int, help="episodes of each group; all, unless said")
+    parser.add_argument("--temperature", type=float, default=1.0)
+    parser.add_argument("--kl", type=float, default=0.0)
+    parser.add_argument("--clip-high", type=float, default=0.28)
+    parser.add_argument("--save", type=Path, help="a folder for the models after each stage")
     chosen = parser.parse_args()
     with subject(chosen) as trained:
         found: dict[str, list[Scores]] = {}

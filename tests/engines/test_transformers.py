@@ -25,8 +25,9 @@ from agent2rl.engines.transformers import (
     measure_batch_limits,
     open_engine,
 )
-from agent2rl.engines.transformers.decoding import BatchLimits, choose_tokens, derive_noise_key
+from agent2rl.engines.transformers.decoding import BatchLimits
 from agent2rl.engines.transformers.loading import LoadedModel, describe_model, load_model
+from agent2rl.engines.transformers.token_choice import choose_tokens, derive_noise_key
 from tests.helpers.tiny_models import CHAT_TEMPLATE, make_tiny_tokenizer, write_tiny_llama
 
 WORDS = ["Ada", "has", "12", "apples", "and", "gives", "5", "to", "Ben", "How", "many", "?", "42", "é", "数"]
@@ -128,12 +129,10 @@ def test_a_sample_does_not_depend_on_the_batch_but_on_its_place(engine: Transfor
 
 def test_tokens_are_drawn_as_often_as_the_model_says() -> None:
     logits = torch.tensor([0.0, 1.0, 2.0, 3.0, -2.0]).expand(20_000, 5)
-    keys = [derive_noise_key("test", step) for step in range(20_000)]
+    keys, steps = torch.full((20_000,), derive_noise_key("test")), torch.arange(20_000)
     for temperature in (1.0, 0.7):
-        drawn = (
-            torch.bincount(torch.tensor(choose_tokens(logits, temperature, keys).tokens), minlength=5)
-            / 20_000
-        )
+        chosen = choose_tokens(logits, temperature, keys, steps)
+        drawn = torch.bincount(chosen.tokens, minlength=5) / 20_000
         expected = torch.softmax(logits[0] / temperature, dim=0)
         assert torch.allclose(drawn, expected, atol=0.012)
 
@@ -368,7 +367,7 @@ def talk(engine: TransformersEngine, tokens: int, seed: int = 0) -> tuple[list[d
     embedding = engine.model.network.get_input_embeddings()
     hook = embedding.register_forward_pre_hook(count)
     dice, said = random.Random(seed), []
-    talks = CachedConversations(engine.run_requests, tokens)
+    talks = CachedConversations(engine, tokens)
     for turn in range(5):
         names = [name for name in "abcdefgh" if turn == 0 or dice.random() < 0.7]
         new: dict[str, Chat] = {
@@ -464,18 +463,18 @@ from agent2rl.engines.transformers.decoding import BatchLimits
 from agent2rl.engines.transformers.loading import load_model
 
 model = load_model(Path(sys.argv[1]))
-chats = [(ChatMessage("user", f"{n} " + "apples " * (1200 + n)),) for n in range(12)]
+chats = [(ChatMessage("user", f"{n} " + "apples " * (1200 + n)),) for n in range(48)]
 sampling = Sampling(max_tokens=2)
 with TransformersEngine(model, BatchLimits(2, 1 << 40, 1 << 40)) as engine:
-    expected = engine.generate(chats, sampling), engine.logprobs(chats, ["pens"] * 12)
+    expected = engine.generate(chats, sampling), engine.logprobs(chats, ["pens"] * 48)
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    most = used + (24 << 20 if platform.machine() == "x86_64" else 50 << 20)
+    most = used + (12 << 20 if platform.machine() == "x86_64" else 50 << 20)
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
-    engine.limits.rows = 12
-    found = engine.generate(chats, sampling), engine.logprobs(chats, ["pens"] * 12)
+    engine.limits.rows = 48
+    found = engine.generate(chats, sampling), engine.logprobs(chats, ["pens"] * 48)
 assert found[0] == expected[0]
 assert all(abs(a - b) < 1e-3 for a, b in zip(found[1], expected[1]))
-assert engine.limits.rows < 12, engine.limits
+assert engine.limits.rows < 48, engine.limits
 """
 
 

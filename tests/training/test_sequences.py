@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from transformers import PreTrainedModel
 
 from agent2rl.training import models
-from agent2rl.training.grpo import GrpoRollout, _weigh_by_advantage
+from agent2rl.training.grpo import GrpoRollout, GrpoSettings, RolloutGroup, weigh_by_advantage
 from agent2rl.training.policy import (
     PromptGroup,
     TrainingSequence,
@@ -74,9 +74,7 @@ def test_every_row_is_in_one_pass_and_no_pass_is_too_large(
     pairs = [pair for one in found for group in one for pair in zip(group.weights, group.rows, strict=True)]
     assert sorted(pairs, key=lambda pair: pair[0]) == list(zip(weights, spoken, strict=True))
     for one in found:
-        assert len({len(group.rows) for group in one}) == 1
-        size = len(one) * max(len(group.prompt) for group in one)
-        size += sum(len(group.rows) for group in one) * max(group.width for group in one)
+        size = sum(group.count_tokens(share_prompt=True) for group in one)
         assert size <= most or (len(one) == 1 and len(one[0].rows) == 1)
 
 
@@ -86,17 +84,16 @@ def test_what_the_world_says_is_read_and_not_learnt(model: PreTrainedModel) -> N
     other = build_sequences([([40, 41], [54]), ([40, 41, 54, 63], [55])])
     part = group_by_prompt([(row, 1.0) for row in (*conversation, *other)])
     assert [len(group.rows) for group in part] == [2]
-    found, said, _ = compute_weighted_log_probs(model, part)
-    assert said.tolist() == [[1, 1, 0, 0, 0, 1, 1], [1, 0, 1, 0, 0, 0, 0]]
-    assert found[said == 0].abs().sum() == 0
-    ours = torch.autograd.grad((found * said).sum(), list(model.parameters()))
+    found = compute_weighted_log_probs(model, part).log_probs
+    assert len(found) == 6
+    ours = torch.autograd.grad(found.sum(), list(model.parameters()), retain_graph=True)
     whole = torch.zeros(())
     for row in (*conversation, *other):
         for read, reply in turns_of(row):
             values = torch.log_softmax(model(torch.tensor([[*read, *reply]])).logits[0], -1)
             for place, token in enumerate(reply, start=len(read) - 1):
                 whole = whole + values[place, token]
-    torch.testing.assert_close((found * said).sum(), whole, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(found.sum(), whole, rtol=1e-4, atol=1e-4)
     for mine, theirs in zip(ours, torch.autograd.grad(whole, list(model.parameters())), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-3)
 
@@ -107,7 +104,9 @@ def test_how_likely_the_worlds_words_are_changes_no_loss(model: PreTrainedModel)
         TrainingSequence([40, 41], [50, 51, *last], [True, True, False, False])
         for last in ([60, 61], [70, 71])
     ]
-    found = [compute_weighted_log_probs(model, [PromptGroup(row.prompt, [row], [1.0])])[0] for row in told]
+    found = [
+        compute_weighted_log_probs(model, [PromptGroup(row.prompt, [row], [1.0])]).log_probs for row in told
+    ]
     assert torch.equal(found[0], found[1])
 
 
@@ -115,9 +114,18 @@ def test_how_likely_the_worlds_words_are_changes_no_loss(model: PreTrainedModel)
 def test_a_long_attempt_weighs_more_only_if_all_tokens_weigh_the_same(level: bool) -> None:
     short, long = TrainingSequence.from_answer([1], [2] * 5), TrainingSequence.from_answer([1], [2] * 15)
     idle = [GrpoRollout((TrainingSequence.from_answer([3], [4]),))] * 2
-    found = _weigh_by_advantage(
-        [[GrpoRollout((short,)), GrpoRollout((long,))], idle], [[1.0, 0.0], [0.5, 0.5]], level
-    )
+    groups = [
+        RolloutGroup([GrpoRollout((short,)), GrpoRollout((long,))], [1.0, 0.0]),
+        RolloutGroup(idle, [0.5, 0.5]),
+    ]
+    [found] = weigh_by_advantage(groups, GrpoSettings(level=level))
     assert [row for row, _ in found] == [short, long]
     total = sum(row.count * weight for row, weight in found)
     assert total == pytest.approx(0.0 if level else -10.0, abs=1e-3)
+
+
+def test_of_a_group_those_attempts_are_learnt_that_differ_most() -> None:
+    rollouts = [GrpoRollout((TrainingSequence.from_answer([1], [number]),)) for number in range(6)]
+    group = RolloutGroup(rollouts, [0.0, 1.0, 0.2, 0.9, 0.5, 0.4])
+    [found] = weigh_by_advantage([group], GrpoSettings(learn_from=4))
+    assert sorted(row.tokens[0] for row, _ in found) == [0, 1, 2, 3]

@@ -18,7 +18,7 @@ from agent2rl.grading.untrusted_model_files import weights_sha256
 from agent2rl.training import models, prompts
 from agent2rl.training.grpo import GrpoSettings, grpo
 from agent2rl.training.optimizer import FINAL_RATE_SHARE, TrainingSchedule, compute_rate_factor
-from agent2rl.training.policy import compute_log_probs
+from agent2rl.training.policy import PromptGroup, TrainingSequence, compute_log_probs
 from agent2rl.training.progress import TrainingProgress, TrainingProgressEntry
 from agent2rl.training.sampling import PolicySampler, SampledAnswer, SampleSettings, right_answers, sample
 from agent2rl.training.sft import SftSettings, sft
@@ -71,6 +71,15 @@ def plainly(loaded: Loaded, prompt: list[int], answer: tuple[int, ...]) -> torch
     return torch.stack([rows[len(prompt) - 1 + place, token] for place, token in enumerate(answer)])
 
 
+def grouped(encoded: list[list[int]], answers: list[list[list[int]]]) -> list[PromptGroup]:
+    return [
+        PromptGroup(
+            prompt, [TrainingSequence.from_answer(prompt, answer) for answer in own], [1.0] * len(own)
+        )
+        for prompt, own in zip(encoded, answers, strict=True)
+    ]
+
+
 def test_sft_learns_eight_pairs_by_heart(taught: Loaded) -> None:
     answers = sample(*taught, asked(), SampleSettings(max_tokens=40, temperature=0))
     assert [group[0].text for group in answers] == [answer for _, answer in PAIRS]
@@ -84,8 +93,8 @@ def test_sft_teaches_nothing_about_the_prompt(loaded: Loaded) -> None:
         prompts.encode(tokenizer, asked()),
         prompts.encode_answers(tokenizer, [a for _, a in PAIRS]),
     )
-    found, real = compute_log_probs(model, encoded, told)
-    ours = torch.autograd.grad((found * real).sum(), list(model.parameters()))
+    found = compute_log_probs(model, grouped(encoded, [[answer] for answer in told]))
+    ours = torch.autograd.grad(found.sum(), list(model.parameters()))
     whole = sum(plainly(loaded, p, tuple(a)).sum() for p, a in zip(encoded, told, strict=True))
     assert isinstance(whole, torch.Tensor)
     for mine, theirs in zip(ours, torch.autograd.grad(whole, list(model.parameters())), strict=True):
@@ -96,13 +105,12 @@ def test_answers_that_share_a_prompt_have_the_gradient_of_answers_that_do_not(lo
     model, tokenizer = loaded
     encoded = prompts.encode(tokenizer, ["A short one?", "A prompt that is rather longer than that?"])
     told = prompts.encode_answers(tokenizer, ["one", "two of them", "", "four of them, no less"])
-    shared, real = compute_log_probs(model, encoded, told, temperature=0.7)
-    apart, _ = compute_log_probs(
-        model, [encoded[0], encoded[0], encoded[1], encoded[1]], told, temperature=0.7
-    )
-    torch.testing.assert_close(shared * real, apart * real, rtol=1e-4, atol=1e-4)
-    ours = torch.autograd.grad((shared * real).sum(), list(model.parameters()))
-    theirs = torch.autograd.grad((apart * real).sum(), list(model.parameters()))
+    shared = compute_log_probs(model, grouped(encoded, [told[:2], told[2:]]), temperature=0.7)
+    alone = grouped([encoded[0], encoded[0], encoded[1], encoded[1]], [[answer] for answer in told])
+    apart = compute_log_probs(model, alone, temperature=0.7)
+    torch.testing.assert_close(shared, apart, rtol=1e-4, atol=1e-4)
+    ours = torch.autograd.grad(shared.sum(), list(model.parameters()))
+    theirs = torch.autograd.grad(apart.sum(), list(model.parameters()))
     for mine, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-3, atol=1e-3)
 
@@ -229,11 +237,12 @@ def test_groups_whose_answers_are_worth_the_same_teach_nothing(loaded: Loaded) -
 
 
 def test_a_penalty_keeps_the_model_near_the_reference(base: Path) -> None:
+    def probes(tokenizer: PreTrainedTokenizerBase) -> list[PromptGroup]:
+        return grouped(prompts.encode(tokenizer, asked()), [[[40, 41]]] * len(PAIRS))
+
     def away(kl: float) -> float:
         model, tokenizer = models.load(base)
-        before = compute_log_probs(model, prompts.encode(tokenizer, asked()), [[40, 41]] * len(PAIRS))[
-            0
-        ].detach()
+        before = compute_log_probs(model, probes(tokenizer)).detach()
         settings = GrpoSettings(learning_rate=3e-3, steps=6, prompts=8, group=8, max_tokens=6, kl=kl)
         grpo(
             model,
@@ -243,9 +252,7 @@ def test_a_penalty_keeps_the_model_near_the_reference(base: Path) -> None:
             settings,
             TrainingProgress("grpo"),
         )
-        after = compute_log_probs(model, prompts.encode(tokenizer, asked()), [[40, 41]] * len(PAIRS))[
-            0
-        ].detach()
+        after = compute_log_probs(model, probes(tokenizer)).detach()
         return float((after - before).abs().mean())
 
     assert away(kl=10.0) < away(kl=0.0)

@@ -6,7 +6,7 @@ forked, so they start at once and have all data of the caller. The weights are i
 has its own gradients, which are added up. On a GPU, or with a larger model, the caller works alone.
 
     with DataParallelWorkers(model, {"loss": loss}) as workers:  # loss(job) returns a tensor
-        total = workers.accumulate_gradients("loss", jobs)       # the sum of the losses; sets the gradients
+        [total] = workers.accumulate_gradients("loss", jobs)     # the sum of the losses; sets the gradients
 """
 
 import logging
@@ -114,13 +114,17 @@ class DataParallelWorkers:
         shares = self._run_on_workers("ask", name, jobs)
         return [shares[place % self.size][place // self.size] for place in range(len(jobs))]
 
-    def accumulate_gradients(self, name: str, jobs: Sequence[Any]) -> float:
-        """Add the gradients of these losses to the model's, and return the sum of the losses."""
-        total = math.fsum(self._run_on_workers("learn", name, jobs))
+    def accumulate_gradients(self, name: str, jobs: Sequence[Any]) -> list[float]:
+        """Add the gradients of these losses to the model's, and return the sum of the losses.
+
+        A loss may be several numbers: the gradient is that of the first, and all are summed up.
+        """
+        parts = [part for part in self._run_on_workers("learn", name, jobs) if part]
+        totals = [math.fsum(column) for column in zip(*parts, strict=True)] or [0.0]
         for worker in self._workers:
             for weight, gradient in zip(self._weights, worker.gradients, strict=True):
                 weight.grad = gradient.clone() if weight.grad is None else weight.grad.add_(gradient)
-        return total
+        return totals
 
     def _run_on_workers(self, verb: str, name: str, jobs: Sequence[Any]) -> list[Any]:
         """Run the jobs and return the result of each worker for its share."""
@@ -142,12 +146,13 @@ class DataParallelWorkers:
         work = self._work[name]
         if verb == "ask":
             return [work(job) for job in jobs]
-        total = 0.0
+        totals: Tensor | None = None
         for job in jobs:
-            loss: Tensor = work(job)
-            loss.backward()  # type: ignore[no-untyped-call]
-            total += float(loss.detach())
-        return total
+            losses: Tensor = torch.atleast_1d(work(job))  # type: ignore[no-untyped-call]
+            losses[0].backward()  # type: ignore[no-untyped-call]
+            losses = losses.detach().double()
+            totals = losses if totals is None else totals + losses
+        return [] if totals is None else totals.tolist()
 
     def _fork_worker(self) -> _ForkedWorker:
         context = multiprocessing.get_context("fork")

@@ -1,10 +1,12 @@
 """GRPO: the model attempts each question or game several times and learns from how the attempts compare.
 
 The advantage of an attempt is its reward minus the mean of its group, in standard deviations of the group. A
-group with equal rewards teaches nothing and is left out. Every attempt is used for one update and comes from
-the policy that is updated (up to rounding). So the importance ratio is 1 and nothing is clipped. The loss is
-the negative advantage times the log-probability, averaged over the tokens that the model generated, or over
-the attempts. A KL penalty towards the initial model can be added.
+group with equal rewards teaches nothing and is left out. The attempts of a step are learnt in several
+updates. After the first, they no longer come from the policy that is updated; on a GPU the sampler also
+rounds differently. So a token's advantage is multiplied by how much more likely the token is now than when it
+was sampled, and has no effect once that ratio has left a range that is wider upwards than downwards. The loss
+is averaged over the tokens that the model generated, or over the attempts. A KL penalty towards the initial
+model can be added. What each of these is worth is in docs/design/training.md.
 
 This module has the training loop and questions; games, with episodes as attempts, are in `rollouts`.
 """
@@ -28,10 +30,12 @@ from agent2rl.training.optimizer import ScheduledAdamW, TrainingSchedule
 from agent2rl.training.policy import (
     PromptGroup,
     TrainingSequence,
+    choose_pass_tokens,
+    compute_log_probs,
     compute_weighted_log_probs,
     group_by_prompt,
-    limit_pass_tokens,
     pack_microbatches,
+    shares_prompts,
 )
 from agent2rl.training.progress import TrainingProgress
 from agent2rl.training.prompts import encode
@@ -42,15 +46,26 @@ from agent2rl.training.sampling import PolicySampler, SampleSettings
 class GrpoSettings:
     learning_rate: float = 1e-4
     steps: int = 100
-    """Rounds of sampling and one update each."""
+    """Rounds of sampling."""
     seconds: float = math.inf
     """Time limit. The learning rate decays by the time that is left."""
     prompts: int = 16
     """Questions or games per step."""
     group: int = 8
     """Attempts at each."""
-    pass_tokens: int = 4096
-    """Tokens in one forward and backward pass, including prompts and padding."""
+    updates: int = 1
+    """Updates per step: its groups are dealt out to so many batches."""
+    resample: int = 0
+    """How often a step samples further questions or games in place of those whose attempts all have the same
+    reward."""
+    learn_from: int | None = None
+    """Attempts of each group that are learnt, those with the most different rewards; None for all."""
+    clip_low: float = 0.2
+    clip_high: float = 0.28
+    """A token has no effect once it is less likely by the one share, or more likely by the other, than when
+    it was sampled, and its advantage would drive it further."""
+    pass_tokens: int | None = None
+    """Tokens in one forward and backward pass, including prompts; by default what suits the machine."""
     max_tokens: int = 256
     """Limit for an answer. In games, the arena's sampling limits a turn."""
     temperature: float = 1.0
@@ -127,7 +142,10 @@ class _QuestionRollouts:
         samples = self.sampler.sample(prompts, sampling, self.settings.group, trial.places)
         return [
             [
-                GrpoRollout((TrainingSequence.from_answer(self.encoded[i], sample.tokens),), sample.text)
+                GrpoRollout(
+                    (TrainingSequence.from_answer(self.encoded[i], sample.tokens, sample.log_probs),),
+                    sample.text,
+                )
                 for sample in group
             ]
             for i, group in zip(trial.asked, samples, strict=True)
@@ -170,31 +188,32 @@ def improve(
     order = _iterate_shuffled(len(practice), settings.seed)
     schedule = TrainingSchedule(settings.steps, settings.seconds)
     optimizer = ScheduledAdamW(model, settings.learning_rate)
-    pass_tokens = limit_pass_tokens(model, settings.pass_tokens)
 
     def loss(part: Sequence[PromptGroup]) -> Tensor:
         return _compute_loss(model, reference, part, settings)
 
     rewards: list[float] = []
     with DataParallelWorkers(model, {"attempt": practice.attempt, "loss": loss}) as workers:
+        collector = _RolloutCollector(practice, workers, order, settings)
+        updater = _PolicyUpdater(model, workers, optimizer, settings)
         while not schedule.over:
-            indices = [next(order) for _ in range(min(settings.prompts, len(practice)))]
-            rollouts = _collect_rollouts(workers, indices, _derive_step_seed(settings, schedule.steps))
-            step_rewards = [
-                [practice.reward(i, rollout) for rollout in group]
-                for i, group in zip(indices, rollouts, strict=True)
-            ]
-            weighted = _weigh_by_advantage(rollouts, step_rewards, settings.level)
-            token_count = sum(row.count for row, _ in weighted)
-            parts = pack_microbatches(group_by_prompt(weighted), pass_tokens, workers.size)
-            mean_loss = workers.accumulate_gradients("loss", parts) / max(1, token_count)
-            if weighted:
-                optimizer.step(schedule.share, 1 / token_count)
+            groups = collector.collect_groups(schedule.steps)
+            update = updater.update_policy(groups, schedule.share)
             schedule.finish_step()
-            rewards.append(fmean(value for values in step_rewards for value in values))
-            tokens = sum(rollout.tokens for group in rollouts for rollout in group)
+            rewards.append(fmean(reward for group in groups for reward in group.rewards))
+            rollouts = [rollout for group in groups for rollout in group.rollouts]
+            tokens = sum(rollout.tokens for rollout in rollouts)
             progress.record_step(
-                schedule.steps, tokens, schedule.seconds_left, mean_loss if weighted else None, rewards[-1]
+                schedule.steps,
+                tokens,
+                schedule.seconds_left,
+                update.pop("loss", None),
+                rewards[-1],
+                {
+                    **update,
+                    "response_length": tokens / len(rollouts),
+                    "groups_without_signal": sum(not group.has_signal for group in groups) / len(groups),
+                },
             )
             if look and not schedule.over:
                 began = time.monotonic()
@@ -204,32 +223,144 @@ def improve(
     return GrpoResult(schedule.steps, progress.tokens, schedule.seconds, tuple(rewards))
 
 
-def _collect_rollouts(
-    workers: DataParallelWorkers, indices: Sequence[int], seed: int
-) -> list[list[GrpoRollout]]:
-    """Attempt each question or game, shared among the workers."""
-    shares = [range(start, len(indices), workers.size) for start in range(workers.size)]
-    jobs = [RolloutJob([indices[place] for place in share], share, seed) for share in shares]
-    results: list[list[list[GrpoRollout]]] = workers.map_jobs("attempt", jobs)
-    return [results[place % workers.size][place // workers.size] for place in range(len(indices))]
+# Sampling
 
 
-def _weigh_by_advantage(
-    rollouts: Sequence[Sequence[GrpoRollout]], rewards: Sequence[Sequence[float]], level: bool
-) -> list[tuple[TrainingSequence, float]]:
-    """Return the training sequences of groups with different rewards, each with its advantage."""
-    weighted = [
-        (rollout, advantage)
-        for group, values in zip(rollouts, rewards, strict=True)
-        if max(values) > min(values)
-        for rollout, advantage in zip(group, _compute_advantages(values), strict=True)
-        if rollout.tokens
+@dataclass(frozen=True)
+class RolloutGroup:
+    """The attempts at one question or game, with their rewards."""
+
+    rollouts: Sequence[GrpoRollout]
+    rewards: Sequence[float]
+
+    @property
+    def has_signal(self) -> bool:
+        """Whether the attempts differ in reward."""
+        return max(self.rewards) > min(self.rewards)
+
+
+class _RolloutCollector:
+    """Samples the attempts of a step."""
+
+    def __init__(
+        self,
+        practice: RolloutSource,
+        workers: DataParallelWorkers,
+        order: Iterator[int],
+        settings: GrpoSettings,
+    ) -> None:
+        self._practice, self._workers, self._order, self._settings = practice, workers, order, settings
+
+    def collect_groups(self, step: int) -> list[RolloutGroup]:
+        """Attempt the questions or games of a step, and more of them if too many teach nothing."""
+        wanted = min(self._settings.prompts, len(self._practice))
+        groups: list[RolloutGroup] = []
+        for attempt in range(self._settings.resample + 1):
+            missing = wanted - sum(group.has_signal for group in groups)
+            if missing <= 0:
+                break
+            seed = _derive_step_seed(self._settings, step, attempt)
+            groups += self._attempt_items([next(self._order) for _ in range(missing)], seed)
+        return groups
+
+    def _attempt_items(self, indices: Sequence[int], seed: int) -> list[RolloutGroup]:
+        size = self._workers.size
+        shares = [range(start, len(indices), size) for start in range(size)]
+        jobs = [RolloutJob([indices[place] for place in share], share, seed) for share in shares]
+        results: list[list[list[GrpoRollout]]] = self._workers.map_jobs("attempt", jobs)
+        rollouts = [results[place % size][place // size] for place in range(len(indices))]
+        return [
+            RolloutGroup(group, [self._practice.reward(index, rollout) for rollout in group])
+            for index, group in zip(indices, rollouts, strict=True)
+        ]
+
+
+# Learning
+
+
+class _PolicyUpdater:
+    """Learns the attempts of a step."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        workers: DataParallelWorkers,
+        optimizer: ScheduledAdamW,
+        settings: GrpoSettings,
+    ) -> None:
+        self._workers, self._optimizer, self._settings = workers, optimizer, settings
+        self._pass_tokens = settings.pass_tokens or choose_pass_tokens(model)
+        self._share_prompts = shares_prompts(model)
+
+    def update_policy(self, groups: Sequence[RolloutGroup], share: float) -> dict[str, float]:
+        """Update the model's weights; return the loss and other metrics, or none if nothing can be learnt."""
+        weighted = weigh_by_advantage(groups, self._settings)
+        batches = [batch for batch in _deal_out(weighted, self._settings.updates) if batch]
+        if not batches:
+            return {}
+        sums, norms, tokens = [0.0] * len(LOSS_PARTS), [], 0
+        for batch in batches:
+            count = sum(row.count for row, _ in batch)
+            parts = pack_microbatches(
+                group_by_prompt(batch), self._pass_tokens, self._workers.size, self._share_prompts
+            )
+            totals = self._workers.accumulate_gradients("loss", parts)
+            sums = [a + b for a, b in zip(sums, totals, strict=True)]
+            norms.append(self._optimizer.step(share, 1 / count))
+            tokens += count
+        return {
+            **{name: value / tokens for name, value in zip(LOSS_PARTS, sums, strict=True)},
+            "gradient_norm": fmean(norms),
+            "learning_rate": self._optimizer.learning_rate,
+        }
+
+
+WeightedRow = tuple[TrainingSequence, float]
+
+
+def weigh_by_advantage(groups: Sequence[RolloutGroup], settings: GrpoSettings) -> list[list[WeightedRow]]:
+    """Return the training sequences of each group with different rewards, each with its advantage."""
+    chosen = [
+        [
+            (rollout, advantage)
+            for rollout, advantage in _compute_group_advantages(group, settings.learn_from)
+            if rollout.tokens
+        ]
+        for group in groups
+        if group.has_signal
     ]
-    mean_tokens = fmean(rollout.tokens for rollout, _ in weighted) if weighted else 0.0
+    lengths = [rollout.tokens for group in chosen for rollout, _ in group]
+    mean_tokens = fmean(lengths) if lengths else 0.0
     return [
-        (row, advantage * (mean_tokens / rollout.tokens if level else 1.0))
-        for rollout, advantage in weighted
-        for row in rollout.rows
+        [
+            (row, advantage * (mean_tokens / rollout.tokens if settings.level else 1.0))
+            for rollout, advantage in group
+            for row in rollout.rows
+        ]
+        for group in chosen
+    ]
+
+
+def _compute_group_advantages(group: RolloutGroup, most: int | None) -> list[tuple[GrpoRollout, float]]:
+    """Return the attempts to learn, those with the largest and the smallest rewards, and their advantages.
+
+    Advantages are relative to the attempts that are learnt. Otherwise they would not cancel out: a group with
+    one failure would make everything in it less likely.
+    """
+    pairs = list(zip(group.rollouts, group.rewards, strict=True))
+    if most is not None and most < len(pairs):
+        ranked = sorted(pairs, key=lambda pair: pair[1])
+        lowest = most // 2
+        pairs = ranked[:lowest] + ranked[len(ranked) - (most - lowest) :]
+    advantages = _compute_advantages([reward for _, reward in pairs])
+    return [(rollout, advantage) for (rollout, _), advantage in zip(pairs, advantages, strict=True)]
+
+
+def _deal_out(groups: Sequence[list[WeightedRow]], batches: int) -> list[list[WeightedRow]]:
+    """Deal out whole groups to batches of about the same size."""
+    return [
+        [row for group in groups[number::batches] for row in group]
+        for number in range(min(batches, len(groups)))
     ]
 
 
@@ -240,13 +371,19 @@ def _iterate_shuffled(count: int, seed: int) -> Iterator[int]:
         yield from generator.sample(range(count), count)
 
 
-def _derive_step_seed(settings: GrpoSettings, step: int) -> int:
-    return settings.seed * 1_000_003 + step
+def _derive_step_seed(settings: GrpoSettings, step: int, attempt: int) -> int:
+    return (settings.seed * 1_000_003 + step) * 97 + attempt
 
 
 def _compute_advantages(rewards: Sequence[float]) -> list[float]:
     mean, spread = fmean(rewards), pstdev(rewards)
     return [(reward - mean) / (spread + 1e-6) for reward in rewards]
+
+
+LOSS_PARTS = ("loss", "clip_fraction", "entropy", "kl")
+"""What `_compute_loss` returns, each as a sum over tokens. The entropy is estimated by the log-probabilities
+of the sampled tokens. The KL divergence is that from the policy that sampled them, or from the reference
+model if there is one."""
 
 
 def _compute_loss(
@@ -255,12 +392,19 @@ def _compute_loss(
     part: Sequence[PromptGroup],
     settings: GrpoSettings,
 ) -> Tensor:
-    """Return the loss of some groups, summed over tokens."""
-    log_probs, said, advantages = compute_weighted_log_probs(model, part, settings.temperature)
-    losses = -advantages * log_probs
+    tokens = compute_weighted_log_probs(model, part, settings.temperature)
+    log_probs, advantages = tokens.log_probs, tokens.weights
+    sampled = tokens.sampled_log_probs
+    log_ratio = log_probs - (log_probs.detach() if sampled is None else sampled)
+    ratio = log_ratio.exp()
+    clipped = ratio.clamp(1 - settings.clip_low, 1 + settings.clip_high)
+    losses = -torch.minimum(ratio * advantages, clipped * advantages)
+    divergence = -log_ratio
     if reference is not None:
         with torch.no_grad():
-            reference_log_probs, _, _ = compute_weighted_log_probs(reference, part, settings.temperature)
+            reference_log_probs = compute_log_probs(reference, part, settings.temperature)
         log_ratio = reference_log_probs - log_probs
-        losses = losses + settings.kl * (log_ratio.exp() - log_ratio - 1)
-    return (losses * said).sum()
+        divergence = log_ratio.exp() - log_ratio - 1
+        losses = losses + settings.kl * divergence
+    is_clipped = clipped * advantages < ratio * advantages
+    return torch.stack([losses.sum(), is_clipped.sum(), -log_probs.sum(), divergence.sum()])

@@ -1,8 +1,7 @@
 """Load a model for training, and save it as a complete submission in safetensors with its tokenizer.
 
-Weights are trained in float32, because bfloat16 loses small steps. A GPU multiplies them in TF32: GRPO with
-bfloat16 autocast produced gradients that are not finite (docs/design/training.md). Code that comes with a
-model is never executed.
+Weights are trained in float32, because bfloat16 loses small steps. A GPU multiplies them in bfloat16
+(`policy`). Code that comes with a model is never executed.
 """
 
 import logging
@@ -14,6 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from transformers.utils.logging import disable_progress_bar
 
 from agent2rl.core.errors import UserError
+from agent2rl.engines.transformers.attention import use_packed_attention
 from agent2rl.engines.transformers.loading import disable_onednn_on_arm
 
 logger = logging.getLogger(__name__)
@@ -29,6 +29,7 @@ def load(directory: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     torch.set_float32_matmul_precision("high")
     model: Any = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, local_files_only=True)
     tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True)
+    use_packed_attention(model)
     logger.debug("Loaded %s on %s", directory, device)
     return model.to(device).eval(), tokenizer
 

@@ -70,8 +70,13 @@ class ScheduledAdamW:
         self._weights = [weight for weight in model.parameters() if weight.requires_grad]
         self._adam = torch.optim.AdamW(self._weights, betas=(0.9, 0.999), weight_decay=weight_decay)
 
-    def step(self, share: float, scale: float = 1.0) -> None:
-        """Update the weights with `scale` times their gradient, then clear it.
+    @property
+    def learning_rate(self) -> float:
+        """The learning rate of the last step."""
+        return float(self._adam.param_groups[0]["lr"])
+
+    def step(self, share: float, scale: float = 1.0) -> float:
+        """Update the weights with `scale` times their gradient, then clear it; return the gradient's norm.
 
         `share` is the share of the training that is done.
         """
@@ -85,6 +90,7 @@ class ScheduledAdamW:
             group["lr"] = self._peak * compute_rate_factor(share)
         self._adam.step()
         self._adam.zero_grad()
+        return float(norm)
 
 
 def compute_rate_factor(share: float) -> float:

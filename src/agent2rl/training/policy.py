@@ -1,26 +1,28 @@
-"""The model as a policy: token sequences, microbatches of similar length, and log-probabilities of tokens.
+"""The model as a policy: token sequences, microbatches, and log-probabilities of the generated tokens.
 
 In an answer to a question, the model generated every token after the prompt. An episode is one row with
 tokens of the model and of the environment; all its turns are learnt in one pass, if each turn continues the
 tokens of the last one.
 
-A prompt with several answers is read once: the answers continue from its KV cache, as in sampling, and
-gradients flow back through it. Prompts are padded on the left and answers on the right, so that they meet.
+A pass reads packed rows: there is no padding. On CPU a prompt with several answers is read once, and
+gradients flow back through it. On a GPU every row has its own copy of the prompt, because the flash kernel
+has no shared ones, and the pass runs in bfloat16 (the weights and their updates stay in float32).
 
-SFT and GRPO differ in the weight of a row: 1, or its advantage. Rows with the same prompt form a group, and
-the prompt of a group is read once.
+SFT and GRPO differ in the weight of a row: 1, or its advantage. Rows with the same prompt form a group.
 """
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
-from transformers import Cache, PreTrainedModel
+from transformers import PreTrainedModel
 
+from agent2rl.engines.transformers.attention import PackedSequences
+from agent2rl.engines.transformers.forward_pass import call_packed_network
 from agent2rl.training.data_parallel import is_small_model
 
 # Training sequences: tokens of the model and of the environment after a prompt
@@ -35,10 +37,12 @@ class TrainingSequence:
     """The tokens after the prompt: the model's replies with their end tokens, and the input in between."""
     said: Sequence[bool]
     """Which of them the model generated."""
+    log_probs: Sequence[float] = field(default=(), compare=False)
+    """The log-probabilities of those that it generated, when it did; empty if they are not known."""
 
     @classmethod
-    def from_answer(cls, prompt: TokenIds, tokens: TokenIds) -> Self:
-        return cls(prompt, tokens, [True] * len(tokens))
+    def from_answer(cls, prompt: TokenIds, tokens: TokenIds, log_probs: Sequence[float] = ()) -> Self:
+        return cls(prompt, tokens, [True] * len(tokens), log_probs)
 
     @property
     def count(self) -> int:
@@ -46,136 +50,33 @@ class TrainingSequence:
         return sum(self.said)
 
 
-def build_sequences(turns: Iterable[tuple[TokenIds, TokenIds]]) -> tuple[TrainingSequence, ...]:
-    """Build the sequences of a conversation. A turn is all tokens read so far, and the tokens of the reply.
+def build_sequences(
+    turns: Iterable[tuple[TokenIds, TokenIds] | tuple[TokenIds, TokenIds, Sequence[float]]],
+) -> tuple[TrainingSequence, ...]:
+    """Build the sequences of a conversation.
 
+    A turn is all tokens read so far, the tokens of the reply and, if they are known, their log-probabilities.
     A new row begins if a turn does not continue the tokens of the last one: because a stop string cut the
     reply, a template rewrote it, its text was tokenized differently, or there is no template and messages are
     separated by blank lines. So every token is learnt after exactly the tokens that it was generated after.
     """
-    rows: list[tuple[TokenIds, list[int], list[bool]]] = []
+    rows: list[tuple[TokenIds, list[int], list[bool], list[float]]] = []
     so_far: list[int] = []
-    for read, reply in turns:
+    for read, reply, *known in turns:
         if rows and list(read[: len(so_far)]) == so_far:
-            _, tokens, said = rows[-1]
+            _, tokens, said, log_probs = rows[-1]
             inputs = list(read[len(so_far) :])
         else:
-            tokens, said, inputs = [], [], []
-            rows.append((list(read), tokens, said))
+            tokens, said, log_probs, inputs = [], [], [], []
+            rows.append((list(read), tokens, said, log_probs))
         tokens += [*inputs, *reply]
         said += [False] * len(inputs) + [True] * len(reply)
+        log_probs += known[0] if known else ()
         so_far = [*read, *reply]
     return tuple(TrainingSequence(*row) for row in rows)
 
 
-@dataclass(frozen=True)
-class PrefilledPrompts:
-    """The KV cache of prompts, and the logits of the next token."""
-
-    logits: Tensor
-    """Shape (rows, 1, vocabulary)."""
-    cache: Cache
-    mask: Tensor
-    """Which positions of the cache are tokens: prompts are padded on the left."""
-
-
-def prefill_prompts(model: PreTrainedModel, prompts: Sequence[TokenIds], times: int = 1) -> PrefilledPrompts:
-    """Prefill the prompts; each becomes `times` consecutive rows."""
-    ids, mask = _pad_rows(model, prompts, left=True)
-    out = model(
-        input_ids=ids,
-        attention_mask=mask,
-        position_ids=_compute_position_ids(mask),
-        use_cache=True,
-        logits_to_keep=1,
-    )
-    cache = out.past_key_values
-    if times > 1:
-        cache.batch_repeat_interleave(times)
-    return PrefilledPrompts(out.logits.repeat_interleave(times, 0), cache, mask.repeat_interleave(times, 0))
-
-
-def compute_log_probs(
-    model: PreTrainedModel,
-    prompts: Sequence[TokenIds],
-    answers: Sequence[TokenIds],
-    temperature: float = 1.0,
-    said: Sequence[Sequence[bool]] | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Return the log-probabilities of the answers' tokens, one row per answer, and which of them count.
-
-    There must be the same number of answers for each prompt, in the order of the prompts. Only the tokens
-    that the model `said` count, by default all. The others are input and get 0.
-    """
-    ids, real = _pad_rows(model, answers, left=False)
-    counted = real if said is None else _pad_rows(model, said, left=False)[0]
-    places = counted.bool()
-    columns = places.any(0).nonzero()[:, 0]
-    shared = len(answers) > len(prompts)
-    logits = (_logits_after_prefill if shared else _logits_in_one_pass)(model, prompts, ids, real, columns)
-    losses = cross_entropy(logits[places[:, columns]] / temperature, ids[places], reduction="none")
-    return logits.new_zeros(ids.shape).masked_scatter(places, -losses), counted
-
-
-def _logits_in_one_pass(
-    model: PreTrainedModel, prompts: Sequence[TokenIds], ids: Tensor, real: Tensor, columns: Tensor
-) -> Tensor:
-    """Return the logits for these columns of the answers: (rows, columns, vocabulary).
-
-    The other columns, most of an episode, are only input and need no logits.
-    """
-    before, mask = _pad_rows(model, prompts, left=True)
-    mask = torch.cat([mask, real[:, :-1]], 1)
-    out = model(
-        input_ids=torch.cat([before, ids[:, :-1]], 1),
-        attention_mask=mask,
-        position_ids=_compute_position_ids(mask),
-        use_cache=False,
-        logits_to_keep=before.shape[1] - 1 + columns,
-    )
-    logits: Tensor = out.logits
-    return logits
-
-
-def _logits_after_prefill(
-    model: PreTrainedModel, prompts: Sequence[TokenIds], ids: Tensor, real: Tensor, columns: Tensor
-) -> Tensor:
-    reading = prefill_prompts(model, prompts, len(ids) // len(prompts))
-    first, later = columns[columns == 0], columns[columns > 0]
-    if not len(later):
-        return reading.logits[:, first]
-    mask = torch.cat([reading.mask, real[:, :-1]], 1)
-    out = model(
-        input_ids=ids[:, :-1],
-        attention_mask=mask,
-        position_ids=_compute_position_ids(mask)[:, reading.mask.shape[1] :],
-        past_key_values=reading.cache,
-        logits_to_keep=later - 1,
-    )
-    return torch.cat([reading.logits[:, first], out.logits], 1)
-
-
-def _pad_rows(model: PreTrainedModel, rows: Sequence[Sequence[int]], left: bool) -> tuple[Tensor, Tensor]:
-    """Return the rows in one padded tensor, and its mask."""
-    width = max(map(len, rows))
-    ids = torch.zeros(len(rows), width, dtype=torch.long)
-    mask = torch.zeros_like(ids)
-    for number, row in enumerate(rows):
-        place = slice(width - len(row), None) if left else slice(len(row))
-        ids[number, place] = torch.tensor(row)
-        mask[number, place] = 1
-    return ids.to(model.device), mask.to(model.device)
-
-
-def _compute_position_ids(mask: Tensor) -> Tensor:
-    return (mask.cumsum(1) - 1).clamp(min=0)
-
-
-# Microbatches: rows of similar length go through the model together
-
-SMALL_MODEL_PASS_TOKENS = 384
-"""Tokens in a pass of a small model on a CPU: one game, or a few answers. A larger pass would not be faster
-and would add padding."""
+# Microbatches: rows that go through the model together
 
 
 @dataclass(frozen=True)
@@ -186,10 +87,10 @@ class PromptGroup:
     rows: Sequence[TrainingSequence]
     weights: Sequence[float]
 
-    @property
-    def width(self) -> int:
-        """Length of the longest row."""
-        return max(len(row.tokens) for row in self.rows)
+    def count_tokens(self, share_prompt: bool) -> int:
+        """Return the tokens that a pass over the group reads."""
+        prompts = 1 if share_prompt else len(self.rows)
+        return prompts * len(self.prompt) + sum(len(row.tokens) for row in self.rows)
 
 
 def group_by_prompt(rows: Iterable[tuple[TrainingSequence, float]]) -> list[PromptGroup]:
@@ -203,59 +104,147 @@ def group_by_prompt(rows: Iterable[tuple[TrainingSequence, float]]) -> list[Prom
     ]
 
 
-def limit_pass_tokens(model: PreTrainedModel, wanted: int) -> int:
-    """Return the tokens per pass: as requested, or less if that is faster."""
-    return min(wanted, SMALL_MODEL_PASS_TOKENS) if is_small_model(model) else wanted
+SMALL_MODEL_PASS_TOKENS = 1024
+"""Tokens in a pass of a small model on a CPU; a larger one is no faster, and work is shared less well."""
+CPU_PASS_TOKENS = 4096
+MAX_GPU_PASS_TOKENS = 65536
+GPU_MEMORY_SHARE = 0.5
+"""The share of the free memory that the activations of a pass may take."""
 
 
-def pack_microbatches(groups: Sequence[PromptGroup], most: int, workers: int) -> list[list[PromptGroup]]:
-    """Pack groups into microbatches of at most `most` tokens, including padding.
+def choose_pass_tokens(model: PreTrainedModel) -> int:
+    """Return the tokens per pass that suit the machine."""
+    if model.device.type == "cpu":
+        return SMALL_MODEL_PASS_TOKENS if is_small_model(model) else CPU_PASS_TOKENS
+    config = model.config.get_text_config()
+    width = 24 * config.hidden_size + 8 * (
+        getattr(config, "intermediate_size", None) or 4 * config.hidden_size
+    )
+    token_bytes = 2 * config.num_hidden_layers * width + 8 * config.vocab_size
+    free, _ = torch.cuda.mem_get_info()
+    free += torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+    return max(2048, min(MAX_GPU_PASS_TOKENS, int(free * GPU_MEMORY_SHARE / token_bytes)))
 
-    All groups of a microbatch have the same number of rows. Every worker gets one if there are enough.
+
+def shares_prompts(model: PreTrainedModel) -> bool:
+    """Return whether a prompt with several rows is read once."""
+    return model.device.type == "cpu"
+
+
+def pack_microbatches(
+    groups: Sequence[PromptGroup], most: int, workers: int = 1, share_prompts: bool = True
+) -> list[list[PromptGroup]]:
+    """Pack groups into microbatches of at most `most` tokens.
+
+    Every worker gets about the same number of tokens, if there are enough rows.
     """
-    most = min(most, math.ceil(sum(_count_padded_tokens([group]) for group in groups) / workers))
-    parts = [part for group in groups for part in _split_group(group, most)]
+    total = sum(group.count_tokens(share_prompts) for group in groups)
+    rounds = math.ceil(total / (most * workers)) if total else 0
+    fair = min(most, math.ceil(total / (rounds * workers))) if rounds else most
+    parts = [part for group in groups for part in _split_group(group, fair, share_prompts)]
     batches: list[list[PromptGroup]] = []
-    for part in sorted(parts, key=lambda part: (len(part.rows), len(part.prompt) + part.width)):
-        fits = (
-            batches
-            and len(batches[-1][0].rows) == len(part.rows)
-            and _count_padded_tokens([*batches[-1], part]) <= most
-        )
-        if not fits:
-            batches.append([])
-        batches[-1].append(part)
+    sizes: list[int] = []
+    for part in sorted(parts, key=lambda part: part.count_tokens(share_prompts), reverse=True):
+        size = part.count_tokens(share_prompts)
+        fitting = [number for number, used in enumerate(sizes) if used + size <= fair]
+        if fitting:
+            emptiest = min(fitting, key=sizes.__getitem__)
+            batches[emptiest].append(part)
+            sizes[emptiest] += size
+        else:
+            batches.append([part])
+            sizes.append(size)
     return batches
 
 
-def _count_padded_tokens(groups: Sequence[PromptGroup]) -> int:
-    prompts = len(groups) * max(len(group.prompt) for group in groups)
-    return prompts + sum(len(group.rows) for group in groups) * max(group.width for group in groups)
-
-
-def _split_group(group: PromptGroup, most: int) -> Iterator[PromptGroup]:
+def _split_group(group: PromptGroup, most: int, share_prompts: bool) -> Iterator[PromptGroup]:
     """Split a group that is too large for one pass; its prompt is then read more than once."""
-    count = max(1, (most - len(group.prompt)) // group.width)
-    if count >= len(group.rows):
+    if group.count_tokens(share_prompts) <= most or len(group.rows) == 1:
         yield group
         return
-    ranked = sorted(zip(group.rows, group.weights, strict=True), key=lambda pair: len(pair[0].tokens))
-    while ranked:
-        count = max(1, (most - len(group.prompt)) // len(ranked[-1][0].tokens))
-        part, ranked = ranked[-count:], ranked[:-count]
-        yield PromptGroup(group.prompt, [row for row, _ in part], [weight for _, weight in part])
+    middle = len(group.rows) // 2
+    for place in (slice(middle), slice(middle, None)):
+        half = PromptGroup(group.prompt, group.rows[place], group.weights[place])
+        yield from _split_group(half, most, share_prompts)
+
+
+# Log-probabilities
+
+
+@dataclass(frozen=True)
+class WeightedTokens:
+    """The generated tokens of a pass, row by row, as flat tensors."""
+
+    log_probs: Tensor
+    weights: Tensor
+    """The weight of each token's row."""
+    sampled_log_probs: Tensor | None
+    """The log-probabilities when the tokens were sampled; None if they are not known."""
 
 
 def compute_weighted_log_probs(
     model: PreTrainedModel, groups: Sequence[PromptGroup], temperature: float = 1.0
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the log-probabilities of one pass, which tokens the model generated, and the row weights."""
+) -> WeightedTokens:
+    """Run one pass over the rows of these groups."""
     rows = [row for group in groups for row in group.rows]
-    log_probs, said = compute_log_probs(
-        model,
-        [group.prompt for group in groups],
-        [row.tokens for row in rows],
-        temperature,
-        [row.said for row in rows],
+    log_probs = compute_log_probs(model, groups, temperature)
+    counts = torch.tensor([row.count for row in rows], device=model.device)
+    weights = log_probs.new_tensor([weight for group in groups for weight in group.weights])
+    known = all(len(row.log_probs) == row.count for row in rows)
+    sampled = [value for row in rows for value in row.log_probs] if known else None
+    return WeightedTokens(
+        log_probs,
+        weights.repeat_interleave(counts),
+        None if sampled is None else log_probs.new_tensor(sampled),
     )
-    return log_probs, said, log_probs.new_tensor([[weight] for group in groups for weight in group.weights])
+
+
+def compute_log_probs(
+    model: PreTrainedModel, groups: Sequence[PromptGroup], temperature: float = 1.0
+) -> Tensor:
+    """Return the log-probabilities of the tokens that the model generated, row by row, in one flat tensor."""
+    packed = _pack_rows(groups, shares_prompts(model))
+    device = model.device
+    rows = PackedSequences(packed.counts, device, packed.prompts)
+    ids = torch.tensor(packed.ids, device=device)
+    keep = torch.tensor(packed.keep, device=device)
+    with torch.autocast("cuda", torch.bfloat16, enabled=device.type == "cuda"):
+        logits = call_packed_network(model, ids, rows.positions, rows, None, keep)
+    targets = torch.tensor(packed.targets, device=device)
+    return -cross_entropy(logits.float() / temperature, targets, reduction="none")
+
+
+@dataclass
+class _PackedPass:
+    ids: list[int]
+    counts: list[int]
+    prompts: list[int | None]
+    keep: list[int]
+    """Positions, in the whole pass, whose logits predict generated tokens."""
+    targets: list[int]
+
+
+def _pack_rows(groups: Sequence[PromptGroup], share_prompts: bool) -> _PackedPass:
+    packed = _PackedPass([], [], [], [], [])
+    for group in groups:
+        prompt_text = None
+        for row in group.rows:
+            if prompt_text is None or not share_prompts:
+                prompt_text = len(packed.counts)
+                packed.ids += group.prompt
+                packed.counts.append(len(group.prompt))
+                packed.prompts.append(None)
+                last_of_prompt = len(packed.ids) - 1
+            first = len(packed.ids)
+            fed = row.tokens[:-1]
+            packed.ids += fed
+            if not share_prompts:
+                packed.counts[-1] += len(fed)
+            elif fed:
+                packed.counts.append(len(fed))
+                packed.prompts.append(prompt_text)
+            for place, (token, said) in enumerate(zip(row.tokens, row.said, strict=True)):
+                if said:
+                    packed.keep.append(first + place - 1 if place else last_of_prompt)
+                    packed.targets.append(token)
+    return packed

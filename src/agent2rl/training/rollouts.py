@@ -149,7 +149,13 @@ class EpisodeRollouts:
         self._places += [episode.place for episode in episodes]
         return [
             [
-                GrpoRollout(build_sequences(conversations.turns.get(episode.name, [])), reward=episode.reward)
+                GrpoRollout(
+                    build_sequences(
+                        (turn.read, turn.reply, turn.log_probs)
+                        for turn in conversations.turns.get(episode.name, [])
+                    ),
+                    reward=episode.reward,
+                )
                 for episode in group
             ]
             for group in groups

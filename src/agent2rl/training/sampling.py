@@ -6,14 +6,14 @@ the weights in bfloat16 samples, which is twice as fast; it equals the trained p
 Rejection sampling keeps the right answers.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from agent2rl.core.engine import Chat, Completion, Sampling
+from agent2rl.core.engine import Sampling
 from agent2rl.engines.transformers import CachedConversations, TransformersEngine, measure_batch_limits
 from agent2rl.engines.transformers.decoding import GenerationRequest
 from agent2rl.engines.transformers.loading import describe_model
@@ -32,6 +32,8 @@ class SampleSettings:
 class SampledAnswer:
     tokens: tuple[int, ...]
     """Includes the end token."""
+    log_probs: tuple[float, ...]
+    """How likely the tokens were at this temperature."""
     text: str
     finished: bool
     """Whether it ended with an end token, and not at the length limit."""
@@ -60,7 +62,7 @@ class PolicySampler:
     def release_gpu_memory(self) -> None:
         """Free GPU memory for the update."""
         if self._sampling_model is not self._trained:
-            self._decoder.forward.release_memory()
+            self._decoder.forward.release_large_cache()
 
     def close(self) -> None:
         """Free the resources of conversations."""
@@ -91,13 +93,14 @@ class PolicySampler:
             self._decoder.run(requests, Sampling(max_tokens=1))  # prefills the prompts, which are kept
         answers = [
             [
-                GenerationRequest(request.ids, f"{request.seed}:{time}", request.prefix)
+                GenerationRequest(request.ids, f"{request.seed}:{time}", shared=request.slot)
                 for time in range(times)
             ]
             for request in requests
         ]
         sampling = Sampling(settings.max_tokens, settings.temperature)
         self._decoder.run([answer for group in answers for answer in group], sampling)
+        self._decoder.release_slots([request.slot for request in requests if request.slot is not None])
         self.release_gpu_memory()
         return [[self._build_sample(answer) for answer in group] for group in answers]
 
@@ -112,35 +115,32 @@ class PolicySampler:
 
     def _build_sample(self, answer: GenerationRequest) -> SampledAnswer:
         text = self._tokenizer.decode(answer.reply, skip_special_tokens=True)
-        return SampledAnswer(tuple(answer.reply), str(text), answer.reply[-1] in self._ends)
+        return SampledAnswer(
+            tuple(answer.reply), tuple(answer.log_probs), str(text), answer.reply[-1] in self._ends
+        )
 
 
-class SampledConversations:
+@dataclass(frozen=True)
+class SampledTurn:
+    """A turn of a conversation: all tokens read so far, the reply, and how likely its tokens were."""
+
+    read: list[int]
+    reply: list[int]
+    log_probs: list[float]
+
+
+class SampledConversations(CachedConversations):
     """Conversations as in grading that also record their tokens."""
 
     def __init__(self, engine: TransformersEngine) -> None:
-        self.turns: dict[str, list[tuple[list[int], list[int]]]] = {}
-        """For each turn of each conversation: all tokens read so far, and the tokens of the reply."""
-        self._engine = engine
-        self._kept = CachedConversations(self._run_and_record, engine.limits.tokens)
-        self._heard: Sequence[GenerationRequest] = ()
+        super().__init__(engine, engine.limits.tokens)
+        self.turns: dict[str, list[SampledTurn]] = {}
 
-    def extend(self, turns: Mapping[str, Chat], sampling: Sampling) -> dict[str, Completion]:
-        replies = self._kept.extend(turns, sampling)
-        for name, request in zip(turns, self._heard, strict=True):
+    def record_turn(self, requests: Mapping[str, GenerationRequest]) -> None:
+        for name, request in requests.items():
             if request.reply:
-                self.turns.setdefault(name, []).append((request.ids, request.reply))
-        return replies
-
-    def drop(self, names: Iterable[str]) -> None:
-        """Drop the KV cache of conversations; their recorded tokens stay."""
-        self._kept.drop(names)
-
-    def _run_and_record(
-        self, chats: Sequence[Chat], requests: Sequence[GenerationRequest], sampling: Sampling
-    ) -> list[Completion]:
-        self._heard = requests
-        return self._engine.run_requests(chats, requests, sampling)
+                turn = SampledTurn(request.ids, request.reply, request.log_probs)
+                self.turns.setdefault(name, []).append(turn)
 
 
 def sample(

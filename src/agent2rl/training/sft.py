@@ -5,7 +5,7 @@ The loss covers the tokens that the model should generate, including the end tok
 
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -18,9 +18,10 @@ from agent2rl.training.optimizer import ScheduledAdamW, TrainingSchedule
 from agent2rl.training.policy import (
     PromptGroup,
     TrainingSequence,
+    choose_pass_tokens,
     compute_weighted_log_probs,
-    limit_pass_tokens,
     pack_microbatches,
+    shares_prompts,
 )
 from agent2rl.training.progress import TrainingProgress
 
@@ -33,8 +34,8 @@ class SftSettings:
     seconds: float = math.inf
     """Time limit. The learning rate decays by the time that is left."""
     weight_decay: float = 0.0
-    pass_tokens: int = 16384
-    """Tokens in one forward and backward pass, including prompts and padding."""
+    pass_tokens: int | None = None
+    """Tokens in one forward and backward pass, including prompts; by default what suits the machine."""
     seed: int = 0
 
 
@@ -70,20 +71,25 @@ def imitate(
     rows: Sequence[TrainingSequence],
     settings: SftSettings,
     progress: TrainingProgress,
+    is_enough: Callable[[], bool] | None = None,
 ) -> SftResult:
-    """Train the model in place to generate the tokens marked in these sequences."""
+    """Train the model in place to generate the tokens marked in these sequences.
+
+    `is_enough` is asked after each epoch, to end a warm-up early.
+    """
     if not rows:
         raise UserError("There is nothing to train on.")
     groups = [PromptGroup(row.prompt, [row], [1.0]) for row in rows]
     steps_per_epoch = math.ceil(len(rows) / settings.batch_size)
     schedule = TrainingSchedule(settings.epochs * steps_per_epoch, settings.seconds)
     optimizer = ScheduledAdamW(model, settings.learning_rate, settings.weight_decay)
-    pass_tokens = limit_pass_tokens(model, settings.pass_tokens)
+    pass_tokens = settings.pass_tokens or choose_pass_tokens(model)
+    share_prompts = shares_prompts(model)
 
     def loss(part: Sequence[PromptGroup]) -> Tensor:
         """Return the loss of some rows, summed over tokens."""
-        log_probs, said, weights = compute_weighted_log_probs(model, part)
-        return -(weights * log_probs * said).sum()
+        tokens = compute_weighted_log_probs(model, part)
+        return -(tokens.weights * tokens.log_probs).sum()
 
     losses: list[float] = []
     with DataParallelWorkers(model, {"loss": loss}) as workers:
@@ -91,12 +97,15 @@ def imitate(
             if schedule.over:
                 break
             token_count = sum(rows[i].count for i in batch)
-            parts = pack_microbatches([groups[i] for i in batch], pass_tokens, workers.size)
-            losses.append(workers.accumulate_gradients("loss", parts) / token_count)
+            chosen = [groups[i] for i in batch]
+            parts = pack_microbatches(chosen, pass_tokens, workers.size, share_prompts)
+            losses.append(workers.accumulate_gradients("loss", parts)[0] / token_count)
             optimizer.step(schedule.share, 1 / token_count)
             schedule.finish_step()
             read = sum(len(rows[i].prompt) + len(rows[i].tokens) for i in batch)
             progress.record_step(schedule.steps, read, schedule.seconds_left, losses[-1])
+            if is_enough and schedule.steps % steps_per_epoch == 0 and is_enough():
+                break
     last = losses[-steps_per_epoch:]
     return SftResult(schedule.steps, progress.tokens, schedule.seconds, sum(last) / len(last))
 

@@ -25,6 +25,13 @@ SAMPLING_TO_STEP = 2.0
 """Duration of a step as a multiple of its sampling."""
 MOST_PROMPTS, FEWEST_PROMPTS = 64, 16
 """Questions per step: with fewer, the gradient is mostly noise, and the model gets worse."""
+UPDATES_PER_STEP = 4
+"""Updates of GRPO in a world on the episodes of one step."""
+WARM_UP_GAMES = 8
+"""Games that are played after each epoch of a warm-up."""
+MIXED_GROUPS = 0.6
+"""A warm-up ends when the episodes of this share of the games end differently: then GRPO can compare them,
+and demonstrations teach less than own games do."""
 PROBE_GAMES = 4
 """Games that are played to measure their speed."""
 DEMONSTRATIONS_PER_STEP = 4

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Protocol
 
 from agent2rl.agents.recipe import plan
@@ -64,6 +65,8 @@ class TrainingRound:
     seed: int
     log: Path
     """Progress log."""
+    is_warm_up: bool = False
+    """Whether GRPO follows."""
 
     @property
     def progress(self) -> TrainingProgress:
@@ -244,7 +247,29 @@ class WorldSubject:
         settings = SftSettings(
             rate, plan.choose_epochs(len(rows)), plan.DEMONSTRATIONS_PER_STEP, seconds, seed=now.seed
         )
-        return spent + imitate(learner.model, rows, settings, now.progress).seconds
+        is_enough = (lambda: self._can_learn_from_play(now, learner)) if now.is_warm_up else None
+        return spent + imitate(learner.model, rows, settings, now.progress, is_enough).seconds
+
+    def _can_learn_from_play(self, now: TrainingRound, learner: PolicyLearner) -> bool:
+        """Play some games, and check whether their episodes end differently often enough for GRPO."""
+        groups = self._play_groups(self._sample_games(plan.WARM_UP_GAMES, now.seed), now, learner)
+        mixed = sum(min(rewards) < max(rewards) for rewards in groups) / len(groups)
+        won = fmean(reward for rewards in groups for reward in rewards)
+        print(f"sft: sampled reward {won:.2f}, {100 * mixed:.0f}% of groups would teach GRPO", flush=True)
+        return mixed >= plan.MIXED_GROUPS
+
+    def _play_groups(
+        self, games: Sequence[Example], now: TrainingRound, learner: PolicyLearner
+    ) -> list[list[float]]:
+        """Play GRPO's group of episodes of each game, and return their rewards."""
+        sampler = PolicySampler(learner.model, learner.tokenizer)
+        practice = rollouts.EpisodeRollouts(sampler, self.arena, self.world.games, ATTEMPTS_PER_PROMPT)
+        try:
+            groups = practice.play_games(games, now.seed)
+        finally:
+            practice.close()
+            sampler.close()
+        return [[rollout.reward for rollout in group] for group in groups]
 
     def _collect_demonstrations(self, now: TrainingRound, learner: PolicyLearner) -> list[TrainingSequence]:
         """Collect the expert games in the file, or play games in random order as long as there is time."""
@@ -267,9 +292,17 @@ class WorldSubject:
     ) -> float | None:
         probe, group_seconds = self._measure_play_speed(now, learner)
         rate = learner.choose_learning_rate("play")
-        # A failed episode is several times as long as a won one, so `level` gives each the same weight. Even
-        # few steps use the usual rate: three of them gained 14 points (docs/design/training.md).
-        settings = now.plan_grpo(now.seconds - probe, group_seconds, rate, level=True)
+        # A failed episode is several times as long as a won one, so `level` gives each the same weight. Four
+        # updates a step learn faster than one, and four of eight episodes teach as much as all of them for
+        # half of the time (docs/design/training.md).
+        settings = now.plan_grpo(
+            now.seconds - probe,
+            group_seconds,
+            rate,
+            level=True,
+            updates=plan.UPDATES_PER_STEP,
+            learn_from=ATTEMPTS_PER_PROMPT // 2,
+        )
         if settings is None:
             return None
         model, tokenizer, games = learner.model, learner.tokenizer, self.world.games
@@ -279,14 +312,8 @@ class WorldSubject:
     def _measure_play_speed(self, now: TrainingRound, learner: PolicyLearner) -> tuple[float, float]:
         """Return the seconds of this measurement, and of playing one game's episodes in GRPO."""
         began = time.monotonic()
-        sampler = PolicySampler(learner.model, learner.tokenizer)
-        practice = rollouts.EpisodeRollouts(sampler, self.arena, self.world.games, ATTEMPTS_PER_PROMPT)
         games = self._sample_games(plan.PROBE_GAMES, now.seed)
-        try:
-            practice.play_games(games, now.seed)
-        finally:
-            practice.close()
-            sampler.close()
+        self._play_groups(games, now, learner)
         spent = time.monotonic() - began
         return spent, spent / len(games) / count_workers(learner.model)
 

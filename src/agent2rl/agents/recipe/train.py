@@ -146,7 +146,15 @@ def main() -> None:
             break
         path, factor = job.output / f"{number}-{stage}", factors[stage]
         now = TrainingRound(
-            number, stage, leader.path, path, seconds, factor, job.derive_round_seed(number), job.progress
+            number,
+            stage,
+            leader.path,
+            path,
+            seconds,
+            factor,
+            job.derive_round_seed(number),
+            job.progress,
+            is_warm_up=stage == "sft" and "grpo" in sys.argv[1:],
         )
         print(
             f"round {number}: {stage} from {now.start.name}, {seconds:.0f} s, rate x {factor:g}", flush=True

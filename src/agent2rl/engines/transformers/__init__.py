@@ -8,7 +8,8 @@ and models with a recurrent state instead of keys and values.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -17,6 +18,7 @@ import torch
 
 from agent2rl.core.engine import Chat, ChatMessage, Completion, Conversations, OpenEngine, Sampling
 from agent2rl.engines.prompts import PromptEncoder
+from agent2rl.engines.prompts.continuation import EncodedChat
 from agent2rl.engines.transformers.decoding import (
     BatchDecoder,
     BatchLimits,
@@ -24,7 +26,7 @@ from agent2rl.engines.transformers.decoding import (
     build_non_finite_error,
 )
 from agent2rl.engines.transformers.forward_pass import build_out_of_memory_error, is_out_of_memory
-from agent2rl.engines.transformers.kv_cache import BatchKVCache, CachedPrefix
+from agent2rl.engines.transformers.kv_cache import CacheSlot
 from agent2rl.engines.transformers.loading import LoadedModel, load_model
 
 # Shared prefixes: common instructions, worked examples or game history are processed once
@@ -39,7 +41,7 @@ def find_shared_prefixes(
     """Yield common prefixes with the requests that have them; each request keeps at least one token."""
     alike: dict[tuple[int, ...], list[GenerationRequest]] = {}
     for request in requests:
-        if request.prefix is None and len(request.ids) > MIN_SHARED_TOKENS:
+        if not request.has_slot and len(request.ids) > MIN_SHARED_TOKENS:
             alike.setdefault(tuple(request.ids[:MIN_SHARED_TOKENS]), []).append(request)
     for group in alike.values():
         if len(group) > 1:
@@ -57,42 +59,57 @@ def _find_common_prefix(first: list[int], last: list[int]) -> list[int]:
 
 # Conversations with a KV cache, so that a turn processes only new tokens
 
-RunRequests = Callable[[Sequence[Chat], Sequence[GenerationRequest], Sampling], list[Completion]]
-"""Fills in the requests' tokens, runs them, and returns the completions."""
-
 
 class CachedConversations:
-    def __init__(self, reply: RunRequests, tokens: int) -> None:
+    """Conversations that keep their slots of the KV cache, as long as those hold at most `tokens` tokens."""
+
+    def __init__(self, engine: "TransformersEngine", tokens: int) -> None:
         self.chats: dict[str, Chat] = {}
-        self._reply = reply
+        self._engine = engine
         self._tokens = tokens
-        self._kept: dict[str, CachedPrefix] = {}
+        self._encoded: dict[str, EncodedChat] = {}
+        self._slots: dict[str, CacheSlot] = {}
         """In order of use, the most recent last."""
 
     def extend(self, turns: Mapping[str, Chat], sampling: Sampling) -> dict[str, Completion]:
         chats = {name: self.chats.get(name, ()) + messages for name, messages in turns.items()}
         # A turn's random numbers depend on the conversation and its length, not on the rest of the batch.
+        encoded = self._engine.prompts.continue_chats(
+            list(chats.values()), [self._encoded.get(name) for name in chats]
+        )
+        self._encoded.update(zip(chats, encoded, strict=True))
         requests = [
-            GenerationRequest([], f"{sampling.seed}:{name}:{len(chat)}", self._kept.get(name), keep=True)
-            for name, chat in chats.items()
+            GenerationRequest(
+                part.ids, f"{sampling.seed}:{name}:{part.messages}", self._slots.pop(name, None), keep=True
+            )
+            for name, part in zip(chats, encoded, strict=True)
         ]
-        replies = dict(zip(chats, self._reply(list(chats.values()), requests, sampling), strict=True))
+        completions = self._engine.run_requests(list(chats.values()), requests, sampling)
+        replies = dict(zip(chats, completions, strict=True))
         for (name, chat), request in zip(chats.items(), requests, strict=True):
             self.chats[name] = (*chat, ChatMessage("assistant", replies[name].text))
-            self._store_prefix(name, request.prefix)
+            if request.slot is not None:
+                self._slots[name] = request.slot
+        self._release_oldest_slots()
+        self.record_turn(dict(zip(chats, requests, strict=True)))
         return replies
+
+    def record_turn(self, requests: Mapping[str, GenerationRequest]) -> None:
+        """Do something with the tokens of a turn. Overridden where a training records them."""
 
     def drop(self, names: Iterable[str]) -> None:
         for name in names:
             self.chats.pop(name, None)
-            self._kept.pop(name, None)
+            self._encoded.pop(name, None)
+            if slot := self._slots.pop(name, None):
+                self._engine.decoder.release_slots([slot])
 
-    def _store_prefix(self, name: str, prefix: CachedPrefix | None) -> None:
-        self._kept.pop(name, None)
-        if prefix is not None:
-            self._kept[name] = prefix
-        while sum(len(kept.tokens) for kept in self._kept.values()) > self._tokens:
-            del self._kept[next(iter(self._kept))]
+    def _release_oldest_slots(self) -> None:
+        total = sum(len(slot.tokens) for slot in self._slots.values())
+        while total > self._tokens:
+            slot = self._slots.pop(next(iter(self._slots)))
+            total -= len(slot.tokens)
+            self._engine.decoder.release_slots([slot])
 
 
 # Log-probabilities of given replies: one pass over prompt and reply, no sampling
@@ -122,9 +139,8 @@ class LogprobScorer:
         group: list[int] = []
         for index in order:
             extended = [*group, index]
-            tokens = max(sum(map(len, pairs[member])) for member in extended) * len(extended)
-            longest = max(len(pairs[member][1]) + 1 for member in extended)
-            logits = longest * len(extended) * self.model.vocabulary
+            tokens = sum(len(pairs[member][0]) + len(pairs[member][1]) for member in extended)
+            logits = sum(len(pairs[member][1]) for member in extended) * self.model.vocabulary
             if group and (tokens > self.decoder.room.read or logits > MAX_BATCH_LOGITS):
                 yield group
                 extended = [index]
@@ -146,16 +162,19 @@ class LogprobScorer:
 
     def _score_in_one_pass(self, pairs: list[tuple[list[int], list[int]]]) -> list[float]:
         texts = [prompt + reply for prompt, reply in pairs]
-        rows, columns = BatchKVCache.from_prefixes(
-            self.model.depth, self.model.device, [(None, 0, len(text)) for text in texts]
-        )
-        ids = torch.tensor([[0] * (columns - len(text)) + text for text in texts], device=self.model.device)
-        keep = max(len(reply) for _, reply in pairs) + 1
-        logits = self.decoder.forward(rows, ids, keep=keep)[:, :-1].float()
+        counts = [len(reply) for _, reply in pairs]
         # The logits at a position predict the next token.
-        tokens = ids[:, -logits.shape[1] :]
-        chosen = logits.gather(2, tokens[:, :, None])[:, :, 0] - logits.logsumexp(dim=2)
-        sums = [float(chosen[row, -len(reply) :].double().sum()) for row, (_, reply) in enumerate(pairs)]
+        ends = accumulate(map(len, texts))
+        places = [
+            place
+            for end, count in zip(ends, counts, strict=True)
+            for place in range(end - count - 1, end - 1)
+        ]
+        device = self.model.device
+        logits = self.decoder.forward.read_texts(texts, torch.tensor(places, device=device)).float()
+        tokens = torch.tensor([token for _, reply in pairs for token in reply], device=device)
+        chosen = logits.gather(1, tokens[:, None])[:, 0] - logits.logsumexp(dim=1)
+        sums = [float(part.double().sum()) for part in torch.split(chosen, counts)]
         if not all(map(math.isfinite, sums)):
             raise build_non_finite_error()
         return sums
@@ -163,9 +182,9 @@ class LogprobScorer:
 
 # The engine
 
-CPU_BYTES = 1 << 30
-"""Memory for the KV cache of the running batch; waiting conversations may use as much again."""
-CUDA_SHARE = 0.4
+CPU_BYTES = 2 << 30
+"""Memory for the KV cache, of running and of waiting conversations."""
+CUDA_SHARE = 0.5
 """The same, as a share of the GPU memory that is free once the model is loaded."""
 MAX_ROWS = {"cpu": 256, "cuda": 512}
 MAX_PREFILL_TOKENS = {"cpu": 4096, "cuda": 32768}
@@ -183,7 +202,7 @@ class TransformersEngine:
     def __init__(self, model: LoadedModel, limits: BatchLimits) -> None:
         self.model = model
         self.limits = limits
-        self._prompts = PromptEncoder(model.tokenizer, model.vocabulary, model.context, model.chat_format)
+        self.prompts = PromptEncoder(model.tokenizer, model.vocabulary, model.context, model.chat_format)
         self.decoder = BatchDecoder(model, limits)
 
     def generate(self, chats: Sequence[Chat], sampling: Sampling) -> list[Completion]:
@@ -191,35 +210,40 @@ class TransformersEngine:
         return self.run_requests(chats, requests, sampling)
 
     def logprobs(self, chats: Sequence[Chat], continuations: Sequence[str]) -> list[float]:
-        tokens = [self._prompts.encode_text(text) for text in continuations]
-        return LogprobScorer(self.decoder).score_replies(self._prompts.encode_chats(chats), tokens)
+        tokens = [self.prompts.encode_text(text) for text in continuations]
+        return LogprobScorer(self.decoder).score_replies(self.prompts.encode_chats(chats), tokens)
 
     def run_requests(
         self, chats: Sequence[Chat], requests: Sequence[GenerationRequest], sampling: Sampling
     ) -> list[Completion]:
-        """Set each request's tokens to those of its chat, and run them all."""
-        for request, ids in zip(requests, self._prompts.encode_chats_unbounded(chats), strict=True):
-            request.ids = ids if request.keep else self._prompts.require_fitting(ids)
+        """Set the tokens of requests that have none to those of their chats, and run them all."""
+        unread = [place for place, request in enumerate(requests) if not request.ids]
+        rows = self.prompts.encode_chats_unbounded([chats[place] for place in unread])
+        for place, ids in zip(unread, rows, strict=True):
+            requests[place].ids = ids if requests[place].keep else self.prompts.require_fitting(ids)
         if sampling.max_tokens > 0:
             fitting = [request for request in requests if not self._fills_context(request)]
+            heads = []
             for common, group in find_shared_prefixes(fitting):
                 head = GenerationRequest(common, "", keep=True)
                 self.decoder.run([head], Sampling(max_tokens=1))
+                heads.append(head)
                 for request in group:
-                    request.prefix = head.prefix
+                    request.shared = head.slot
             self.decoder.run(fitting, sampling)
+            self.decoder.release_slots([head.slot for head in heads if head.slot is not None])
         return [self._build_completion(request, sampling) for request in requests]
 
     def conversations(self) -> Conversations:
-        return CachedConversations(self.run_requests, self.limits.tokens)
+        return CachedConversations(self, self.limits.tokens)
 
     def render(self, chats: Sequence[Chat]) -> list[str]:
         """Return the text that the model reads for each chat."""
-        return self._prompts.render(chats)
+        return self.prompts.render(chats)
 
     @property
     def templated(self) -> bool:
-        return self._prompts.templated
+        return self.prompts.templated
 
     def __enter__(self) -> Self:
         return self
@@ -227,7 +251,7 @@ class TransformersEngine:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._prompts.close()
+        self.prompts.close()
         self.decoder.forward.release_memory()
 
     def _fills_context(self, request: GenerationRequest) -> bool:

@@ -1,70 +1,38 @@
-"""The generation loop: continuous batching of many requests, with one token per row and step.
+"""The generation loop: continuous batching of many requests in the slots of one KV cache.
 
-Requests are sorted by their tokens left to prefill and join the batch in groups of similar length,
-left-padded, as far as rows and tokens allow. When a quarter of the rows have ended, the rest and the next
-requests are copied into a new batch. When memory runs out, all requests are queued again with their replies
-so far, and the batch is half as large from then on.
-
-The next token depends on the text alone and not on the batch: sampling adds Gumbel noise that is a function
-of the request, the step and the token, and if the best two sums are closer than float32 rounding, the row is
-run alone. bfloat16 rounds too coarsely for that and may differ across batches.
+A request takes a slot, or has the one that an earlier turn of its conversation left, and its unread tokens
+are prefilled, many requests in one packed pass. Then all running requests get one token per step. When a
+quarter of the rows are free, waiting requests are admitted. On a GPU several steps run between two looks of
+the host. When memory runs out, the cache is emptied, all requests are queued again with their replies so far,
+and the batch is half as large from then on.
 """
 
-import hashlib
 import logging
+import math
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
 
 from agent2rl.core.engine import Sampling
 from agent2rl.core.errors import GradingError
 from agent2rl.engines.transformers.forward_pass import (
+    DecodeRow,
     ForwardPass,
     build_out_of_memory_error,
     is_out_of_memory,
 )
-from agent2rl.engines.transformers.kv_cache import BatchKVCache, CachedPrefix
+from agent2rl.engines.transformers.kv_cache import CacheSlot
 from agent2rl.engines.transformers.loading import LoadedModel
+from agent2rl.engines.transformers.token_choice import choose_tokens, derive_noise_key
 
 logger = logging.getLogger(__name__)
-# Choosing the next token, independent of the batch
 
-ROUNDING = 5e-5
-"""Tolerance relative to the largest logit: over ten times the differences seen in float32."""
-MIX = ((30, 0xBF58476D1CE4E5B9 - (1 << 64)), (27, 0x94D049BB133111EB - (1 << 64)), (31, 1))
-STRIDE = 0x9E3779B97F4A7C15 - (1 << 64)
-"""The shifts, factors and stride of SplitMix64, as signed numbers."""
-FRACTION = 23
-"""Bits of a uniform number: odd multiples of 2**-24, which float32 represents exactly and never 0 or 1."""
-
-
-@dataclass(frozen=True)
-class TokenChoice:
-    tokens: list[int]
-    doubtful: list[bool]
-
-
-def choose_tokens(logits: Tensor, temperature: float, keys: list[int]) -> TokenChoice:
-    """Choose one token for each row of logits."""
-    if temperature <= 0:
-        scores, scale = logits, 1.0
-    else:
-        noise = compute_gumbel_noise(torch.tensor(keys, device=logits.device), logits.shape[1])
-        scores, scale = logits.float() / temperature + noise, 1 / temperature
-    if logits.dtype == torch.float32:
-        best = scores.topk(2)
-        margin = ROUNDING * scale * logits.abs().amax(dim=1)
-        doubtful = (best.values[:, 0] - best.values[:, 1] <= margin).tolist()
-        top, tokens = best.values[:, 0], best.indices[:, 0]
-    else:
-        top, tokens = scores.max(dim=1)
-        doubtful = [False] * len(tokens)
-    if not bool(top.isfinite().all()):
-        raise build_non_finite_error()
-    return TokenChoice(tokens.tolist(), doubtful)
+REFILL_SHARE = 0.75
+"""Waiting requests are admitted when no larger share of the rows is in use."""
+STEPS_PER_LOOK = 4
+"""Steps on a GPU between two looks of the host; those after a row's end are wasted."""
 
 
 def build_non_finite_error() -> GradingError:
@@ -74,42 +42,15 @@ def build_non_finite_error() -> GradingError:
     )
 
 
-def derive_noise_key(seed: str, step: int) -> int:
-    """Return the key of a step's noise: 64 bits as a signed number."""
-    digest = hashlib.blake2b(f"{seed}:{step}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big", signed=True)
-
-
-def compute_gumbel_noise(keys: Tensor, size: int) -> Tensor:
-    """Return standard Gumbel noise, (keys, size)."""
-    bits = keys[:, None] + torch.arange(1, size + 1, device=keys.device) * STRIDE
-    for shift, factor in MIX:
-        bits = (bits ^ (bits >> shift & (1 << 64 - shift) - 1)) * factor
-    uniform = ((bits & (1 << FRACTION) - 1).float() + 0.5) / (1 << FRACTION)
-    return -(-uniform.log()).log()
-
-
-# Batching
-
-REFILL_SHARE = 0.75
-"""A batch with a smaller share of live rows is rebuilt if requests are waiting."""
-COMPACT_SHARE = 0.4
-"""The same if no requests are waiting: copying a row costs as much as some of its steps."""
-ALIKE_LENGTH_SHARE = 0.5
-"""In a prefill group, the shortest text has at least this share of the longest."""
-SHORT_TEXT_TOKENS = 32
-"""Texts up to this length may always be grouped."""
-
-
 @dataclass
 class BatchLimits:
     """Maximum size of a batch; halved when memory runs out."""
 
     rows: int
     tokens: int
-    """Rows times the maximum length of a text with its reply."""
+    """Slots of the cache times their columns."""
     read: int
-    """Rows times the longest text in one prefill."""
+    """Tokens in one prefill pass."""
 
     def halve_limits(self) -> None:
         self.rows, self.tokens, self.read = (max(1, n // 2) for n in (self.rows, self.tokens, self.read))
@@ -122,12 +63,20 @@ class GenerationRequest:
     ids: list[int]
     seed: str
     """Seed of its random numbers."""
-    prefix: CachedPrefix | None = None
-    """KV cache of an earlier request."""
+    slot: CacheSlot | None = None
+    """Where its text, or an earlier part of it, is in the cache."""
+    shared: CacheSlot | None = None
+    """The slot of another text with the same beginning, which is copied."""
     keep: bool = False
-    """Whether to store the KV cache in `prefix` once the reply has ended."""
+    """Whether the request keeps its slot when the reply has ended."""
     reply: list[int] = field(default_factory=list)
+    log_probs: list[float] = field(default_factory=list)
+    """Of the reply's tokens at the temperature at which they were sampled."""
     ended: bool = False
+    key: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.key = derive_noise_key(self.seed)
 
     def __len__(self) -> int:
         return len(self.ids) + len(self.reply)
@@ -137,38 +86,12 @@ class GenerationRequest:
         return self.ids + self.reply
 
     @property
-    def kept(self) -> int:
-        """Number of tokens that are in the cache already."""
-        return self.prefix.count_shared_tokens(self.text) if self.prefix else 0
+    def has_slot(self) -> bool:
+        return self.slot is not None and self.slot.index >= 0
 
-
-@dataclass
-class DecodeBatch:
-    """Requests and their rows, including ended ones; `alive` are the rows of those that have not ended."""
-
-    requests: list[GenerationRequest]
-    rows: BatchKVCache
-    alive: list[int] = field(init=False)
-    _left: list[tuple[int, int, list[int]]] = field(default_factory=list)
-    """Ended requests to keep: row, end column (exclusive), tokens."""
-
-    def __post_init__(self) -> None:
-        self.alive = [row for row, request in enumerate(self.requests) if not request.ended]
-
-    def finish_requests(self, ended: set[GenerationRequest]) -> None:
-        for row in self.alive:
-            request = self.requests[row]
-            if request in ended:
-                request.ended = True
-                if request.keep:
-                    self._left.append((row, self.rows.span.width, request.text[:-1]))
-        self.alive = [row for row in self.alive if not self.requests[row].ended]
-
-    def keep_prefixes(self) -> None:
-        """Extract the caches of ended requests; the batch itself must not be used afterwards."""
-        for (row, _, _), prefix in zip(self._left, self.rows.extract_prefixes(self._left), strict=True):
-            self.requests[row].prefix = prefix
-        self._left = []
+    def count_unread_tokens(self) -> int:
+        source = self.slot if self.has_slot else self.shared
+        return len(self) - (source.count_shared_tokens(self.text) if source else 0)
 
 
 class BatchDecoder:
@@ -176,20 +99,23 @@ class BatchDecoder:
         self.model = model
         self.room = room
         self.forward = ForwardPass(model)
+        self._idle: dict[CacheSlot, None] = {}
+        """Slots that no running request uses and that may be taken, the least recently used first."""
 
     @torch.inference_mode()
     def run(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> None:
         """Generate the reply of each request."""
-        queue = deque(sorted(requests, key=lambda request: len(request) - request.kept, reverse=True))
-        ending = StopCriteria(self.model, sampling)
-        batch: DecodeBatch | None = None
-        while queue or batch:
+        queue = deque(self._sort_requests(requests))
+        for request in requests:
+            if request.slot is not None:
+                self._idle.pop(request.slot, None)
+        criteria = StopCriteria(self.model, sampling)
+        running: list[GenerationRequest] = []
+        while queue or running:
             try:
-                share = REFILL_SHARE if queue else COMPACT_SHARE
-                if batch is None or len(batch.alive) <= share * len(batch.requests):
-                    batch = self._refill_batch(batch, queue, ending)
-                if batch:
-                    self._decode_step(batch, ending)
+                self._admit_requests(queue, running, criteria)
+                if running:
+                    self._decode(running, criteria)
                 fits = True
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
@@ -197,104 +123,202 @@ class BatchDecoder:
                 # Recover outside this block: the error keeps the tensors of its stack frames alive.
                 fits = False
             if not fits:
-                queue.extendleft([batch.requests[row] for row in reversed(batch.alive)] if batch else [])
-                batch = None
+                queue.extendleft(reversed(running))
+                running.clear()
                 self._halve_batch_limits()
+
+    def release_slots(self, slots: Sequence[CacheSlot]) -> None:
+        for slot in slots:
+            self._idle.pop(slot, None)
+            self.forward.cache.release_slot(slot)
+
+    @staticmethod
+    def _sort_requests(requests: Sequence[GenerationRequest]) -> list[GenerationRequest]:
+        """Sort by length, the longest first, so that no long one is left for last.
+
+        Those with a slot come before those without, which may have to take theirs.
+        """
+        return sorted(
+            requests, key=lambda request: (request.has_slot, request.count_unread_tokens()), reverse=True
+        )
 
     def _halve_batch_limits(self) -> None:
         if self.room.rows == 1:
             raise build_out_of_memory_error()
         self.room.halve_limits()
         logger.debug("Out of memory: continuing with batches of up to %d rows", self.room.rows)
+        self._idle.clear()
         self.forward.release_memory()
 
-    def _refill_batch(
-        self, batch: DecodeBatch | None, queue: deque[GenerationRequest], ending: "StopCriteria"
-    ) -> DecodeBatch | None:
-        """Return a batch of the live rows and as many new requests as there is room for."""
-        if batch:
-            batch.keep_prefixes()
-        parts = [(batch.rows, batch.alive)] if batch else []
-        requests = [batch.requests[row] for row in batch.alive] if batch else []
-        taken: list[GenerationRequest] = []
-        try:
-            for group in self._take_prefill_groups(queue, requests, ending.sampling):
-                taken += group
-                newcomers = self._prefill_group(group, ending)
-                newcomers.keep_prefixes()
-                parts.append((newcomers.rows, newcomers.alive))
-                requests = requests + [group[row] for row in newcomers.alive]
-            if len(parts) == 1 and len(requests) == len(parts[0][0].starts):
-                return DecodeBatch(requests, parts[0][0])  # as they are
-            return DecodeBatch(requests, BatchKVCache.concatenate_rows(parts)) if requests else None
-        except BaseException:
-            queue.extendleft(request for request in reversed(taken) if not request.ended)
-            raise
+    # Prefill
 
-    def _take_prefill_groups(
-        self, queue: deque[GenerationRequest], present: list[GenerationRequest], sampling: Sampling
-    ) -> Iterator[list[GenerationRequest]]:
-        """Take new requests from the queue, in groups for one prefill each."""
-        rows, longest = len(present), max(map(len, present), default=0)
-        while queue:
-            group: list[GenerationRequest] = []
-            most = len(queue[0]) - queue[0].kept
-            while queue:
-                unread = len(queue[0]) - queue[0].kept
-                longest = max(longest, len(queue[0]))
-                columns = longest + sampling.max_tokens
-                fits = rows < self.room.rows and (rows + 1) * columns <= self.room.tokens
-                like = most <= SHORT_TEXT_TOKENS or unread >= ALIKE_LENGTH_SHARE * most
-                readable = like and (len(group) + 1) * most <= self.room.read
-                if (rows and not fits) or (group and not readable):
-                    break
-                group.append(queue.popleft())
-                rows += 1
-            if not group:
-                return
+    def _admit_requests(
+        self, queue: deque[GenerationRequest], running: list[GenerationRequest], criteria: "StopCriteria"
+    ) -> None:
+        """Prefill as many waiting requests as there is room for, and choose the first token of each."""
+        if not queue or len(running) > REFILL_SHARE * self.room.rows:
+            return
+        admitted = self._take_fitting_requests(queue, running, criteria.sampling)
+        try:
+            self._copy_shared_prefixes(admitted)
+            for group in self._group_for_prefill(admitted):
+                self._prefill_group(group, criteria)
+        finally:
+            running += [request for request in admitted if not request.ended]
+
+    def _take_fitting_requests(
+        self, queue: deque[GenerationRequest], running: Sequence[GenerationRequest], sampling: Sampling
+    ) -> list[GenerationRequest]:
+        """Take requests from the queue as far as rows and memory allow, at least one, each with a slot."""
+        cache = self.forward.cache
+        if not cache.count_held_slots():
+            cache.clear()  # its shape belongs to other texts
+        admitted: list[GenerationRequest] = []
+        slots, columns = cache.count_held_slots(), 0
+        while queue and len(running) + len(admitted) < self.room.rows:
+            request = queue[0]
+            needed = max(columns, len(request.ids) + sampling.max_tokens + 1)
+            slots += not request.has_slot
+            while cache.count_tokens(slots, needed) > self.room.tokens and self._idle:
+                self.release_slots([next(iter(self._idle))])
+                slots -= 1
+            if cache.count_tokens(slots, needed) > self.room.tokens and (running or admitted):
+                break
+            columns = needed
+            admitted.append(queue.popleft())
+        cache.reserve(slots, columns, self.room.tokens)
+        for request in admitted:
+            if not request.has_slot:
+                request.slot = cache.take_slot()
+        return admitted
+
+    def _copy_shared_prefixes(self, requests: Sequence[GenerationRequest]) -> None:
+        targets: dict[tuple[CacheSlot, int], list[CacheSlot]] = {}
+        for request in requests:
+            slot, shared = request.slot, request.shared
+            if slot is not None and not slot.tokens and shared is not None and shared.index >= 0:
+                targets.setdefault((shared, shared.count_shared_tokens(request.text)), []).append(slot)
+        for (source, count), slots in targets.items():
+            if count:
+                self.forward.cache.copy_prefix(source, slots, count)
+
+    def _group_for_prefill(self, requests: Sequence[GenerationRequest]) -> Iterator[list[GenerationRequest]]:
+        group: list[GenerationRequest] = []
+        tokens = 0
+        for request in requests:
+            unread = request.count_unread_tokens()
+            if group and tokens + unread > self.room.read:
+                yield group
+                group, tokens = [], 0
+            group.append(request)
+            tokens += unread
+        if group:
             yield group
 
-    def _prefill_group(self, group: list[GenerationRequest], ending: "StopCriteria") -> DecodeBatch:
-        """Prefill the group's texts and choose the first token of each reply."""
-        texts = [(request.prefix, request.kept, len(request) - request.kept) for request in group]
-        rows, columns = BatchKVCache.from_prefixes(self.model.depth, self.model.device, texts)
-        unread = [request.text[used:] for request, (_, used, _) in zip(group, texts, strict=True)]
-        ids = torch.tensor([[0] * (columns - len(tokens)) + tokens for tokens in unread])
-        logits = self.forward(rows, ids.to(self.model.device))
-        batch = DecodeBatch(group, rows)
-        self._append_tokens(batch, logits, ending)
-        return batch
+    def _prefill_group(self, group: list[GenerationRequest], criteria: "StopCriteria") -> None:
+        group.sort(key=_get_slot_index)
+        slots = [_require_slot(request) for request in group]
+        unread = []
+        for request, slot in zip(group, slots, strict=True):
+            text = request.text
+            used = slot.count_shared_tokens(text)
+            del slot.tokens[used:]
+            unread.append(text[used:])
+        self._append_tokens(group, self.forward.feed_slots(slots, unread), criteria)
 
-    def _decode_step(self, batch: DecodeBatch, ending: "StopCriteria") -> None:
-        ids = torch.tensor([request.reply[-1:] for request in batch.requests])
-        logits = self.forward.decode_step(batch.rows, ids.to(self.model.device))
-        self._append_tokens(batch, logits, ending)
+    # Decode
 
-    def _append_tokens(self, batch: DecodeBatch, logits: Tensor, ending: "StopCriteria") -> None:
-        sampling, requests = ending.sampling, batch.requests
-        keys = (
-            [derive_noise_key(request.seed, len(request.reply)) for request in requests]
-            if sampling.temperature
-            else []
+    def _decode(self, running: list[GenerationRequest], criteria: "StopCriteria") -> None:
+        """Run one step, or several on a GPU; remove the requests that have ended."""
+        running.sort(key=_get_slot_index)
+        if self.forward.graphs is None:
+            slots = [_require_slot(request) for request in running]
+            logits = self.forward.feed_slots(slots, [request.reply[-1:] for request in running])
+            self._append_tokens(running, logits, criteria)
+        else:
+            self._decode_on_device(running, criteria)
+        running[:] = [request for request in running if not request.ended]
+
+    def _decode_on_device(self, running: Sequence[GenerationRequest], criteria: "StopCriteria") -> None:
+        assert self.forward.graphs is not None
+        rows = [
+            DecodeRow(_require_slot(request), request.reply[-1], request.key, len(request.reply))
+            for request in running
+        ]
+        left = max(criteria.count_tokens_left(request) for request in running)
+        tokens, log_probs = self.forward.graphs.decode_steps(
+            rows, criteria.sampling.temperature, min(STEPS_PER_LOOK, left)
         )
-        choice = choose_tokens(logits, sampling.temperature, keys)
-        tokens = {
-            row: self._choose_token_alone(requests[row], sampling)
-            if choice.doubtful[row]
-            else choice.tokens[row]
-            for row in batch.alive
-        }
-        for row, token in tokens.items():
-            requests[row].reply.append(token)
-        batch.finish_requests(ending.find_ended_requests([requests[row] for row in batch.alive]))
+        for chosen, chosen_log_probs in zip(tokens, log_probs, strict=True):
+            for request, row, token, log_prob in zip(running, rows, chosen, chosen_log_probs, strict=True):
+                if not request.ended:
+                    row.slot.tokens.append(request.reply[-1])
+                    self._append_token(request, token, log_prob)
+                    request.ended = criteria.ends_by_token(request)
+        self._finish_requests(running, criteria, len(tokens))
 
-    def _choose_token_alone(self, request: GenerationRequest, sampling: Sampling) -> int:
-        """Choose the next token in a batch of one, if rounding could change the choice."""
-        rows, _ = BatchKVCache.from_prefixes(self.model.depth, self.model.device, [(None, 0, len(request))])
-        logits = self.forward(rows, torch.tensor([request.text], device=self.model.device))
-        return choose_tokens(
-            logits, sampling.temperature, [derive_noise_key(request.seed, len(request.reply))]
-        ).tokens[0]
+    def _append_tokens(
+        self, requests: Sequence[GenerationRequest], logits: torch.Tensor, criteria: "StopCriteria"
+    ) -> None:
+        """Choose a token for each request and append it."""
+        device = logits.device
+        choice = choose_tokens(
+            logits,
+            criteria.sampling.temperature or None,
+            torch.tensor([request.key for request in requests], device=device),
+            torch.tensor([len(request.reply) for request in requests], device=device),
+        )
+        doubtful = choice.doubtful.tolist() if choice.doubtful is not None else [False] * len(requests)
+        pairs = zip(choice.tokens.tolist(), choice.log_probs.tolist(), strict=True)
+        for request, (token, log_prob), unsure in zip(requests, pairs, doubtful, strict=True):
+            if unsure:
+                token, log_prob = self._choose_token_alone(request, criteria.sampling)
+            self._append_token(request, token, log_prob)
+            request.ended = criteria.ends_by_token(request)
+        self._finish_requests(requests, criteria, 1)
+
+    @staticmethod
+    def _append_token(request: GenerationRequest, token: int, log_prob: float) -> None:
+        if not math.isfinite(log_prob):
+            raise build_non_finite_error()
+        request.reply.append(token)
+        request.log_probs.append(log_prob)
+
+    def _choose_token_alone(self, request: GenerationRequest, sampling: Sampling) -> tuple[int, float]:
+        """Choose the next token in a pass of its own, if rounding could change the choice."""
+        device = self.model.device
+        text = request.text
+        logits = self.forward.read_texts([text], torch.tensor([len(text) - 1], device=device))
+        choice = choose_tokens(
+            logits,
+            sampling.temperature or None,
+            torch.tensor([request.key], device=device),
+            torch.tensor([len(request.reply)], device=device),
+        )
+        return int(choice.tokens[0]), float(choice.log_probs[0])
+
+    def _finish_requests(
+        self, requests: Sequence[GenerationRequest], criteria: "StopCriteria", newest: int
+    ) -> None:
+        """Cut replies at stop strings, and free the slots of requests that have ended."""
+        criteria.cut_at_stop_strings(requests, newest)
+        for request in requests:
+            if request.ended:
+                slot = _require_slot(request)
+                if request.keep:
+                    del slot.tokens[len(request) - 1 :]
+                    self._idle[slot] = None
+                else:
+                    self.release_slots([slot])
+
+
+def _require_slot(request: GenerationRequest) -> CacheSlot:
+    assert request.slot is not None
+    return request.slot
+
+
+def _get_slot_index(request: GenerationRequest) -> int:
+    return _require_slot(request).index
 
 
 class StopCriteria:
@@ -307,19 +331,31 @@ class StopCriteria:
         # Enough tokens for any stop string that the newest token can complete: each has at least a byte.
         self.tail = max((len(stop.encode()) for stop in self.stops), default=0) + 4
 
-    def find_ended_requests(self, requests: Sequence[GenerationRequest]) -> set[GenerationRequest]:
-        ends, limit, context = self.model.ends, self.sampling.max_tokens, self.model.context
-        found = {
-            request
-            for request in requests
-            if request.reply[-1] in ends or len(request.reply) >= limit or len(request) >= context
-        }
-        if self.stops:
-            tails = [request.reply[-self.tail :] for request in requests]
-            texts = self.model.tokenizer.batch_decode(tails, skip_special_tokens=True)
-            found |= {
-                request
-                for request, text in zip(requests, texts, strict=True)
-                if any(stop in text for stop in self.stops)
-            }
-        return found
+    def count_tokens_left(self, request: GenerationRequest) -> int:
+        return min(self.sampling.max_tokens - len(request.reply), self.model.context - len(request))
+
+    def ends_by_token(self, request: GenerationRequest) -> bool:
+        return request.reply[-1] in self.model.ends or self.count_tokens_left(request) <= 0
+
+    def cut_at_stop_strings(self, requests: Sequence[GenerationRequest], newest: int) -> None:
+        """End replies in whose newest tokens a stop string appears, with the token that completes it."""
+        if not self.stops:
+            return
+        tails = [request.reply[-self.tail - newest + 1 :] for request in requests]
+        texts = self.model.tokenizer.batch_decode(tails, skip_special_tokens=True)
+        for request, tail, text in zip(requests, tails, texts, strict=True):
+            if self._has_stop(text):
+                kept = len(request.reply) - len(tail) + self._count_tokens_up_to_stop(tail, newest)
+                del request.reply[kept:], request.log_probs[kept:]
+                request.ended = True
+
+    def _count_tokens_up_to_stop(self, tokens: Sequence[int], newest: int) -> int:
+        """Return how many tokens it takes until a stop string is complete."""
+        for count in range(max(1, len(tokens) - newest + 1), len(tokens)):
+            text = self.model.tokenizer.decode(list(tokens[:count]), skip_special_tokens=True)
+            if self._has_stop(str(text)):
+                return count
+        return len(tokens)
+
+    def _has_stop(self, text: str) -> bool:
+        return any(stop in text for stop in self.stops)

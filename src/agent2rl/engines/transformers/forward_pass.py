@@ -1,91 +1,93 @@
-"""One pass of the network over a batch: from the next tokens of each row to logits.
+"""One pass of the network over packed rows: from the new tokens of each row to the logits of the next.
 
-On CUDA a step of one token per row is recorded once as a graph and replayed: a model of half a billion
-parameters otherwise spends most of a step launching some thousand small kernels. A recording belongs to one
-batch at one capacity and is recorded again when either changes.
+On CUDA a decode step, from the last token of each row to the choice of the next, is recorded once for each
+batch size as a graph and replayed for the life of the cache: a model of half a billion parameters otherwise
+spends most of a step launching some thousand small kernels. The graph keeps tokens, lengths and choices on
+the device, so that several steps run without the host.
 """
 
 import gc
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from agent2rl.core.errors import GradingError
-from agent2rl.engines.transformers.attention import RaggedBounds
-from agent2rl.engines.transformers.kv_cache import BatchKVCache
+from agent2rl.engines.transformers.attention import (
+    CachedRows,
+    FlashBounds,
+    LayerAttention,
+    PackedRows,
+    PackedSequences,
+    attend_by_flash_kernel,
+)
+from agent2rl.engines.transformers.decode_kernel import attend_with_split_keys, can_split_keys
+from agent2rl.engines.transformers.kv_cache import CacheSlot, SlotKVCache
 from agent2rl.engines.transformers.loading import LoadedModel
+from agent2rl.engines.transformers.token_choice import choose_tokens
 
 MAX_ERROR_CHARACTERS = 200
 """Maximum characters of the library's error that are shown; it is about shapes, never about the text."""
+KEPT_CACHE_SHARE = 0.2
+"""The share of a GPU's memory that a cache may keep while the model is trained."""
 
 
 class ForwardPass:
     def __init__(self, model: LoadedModel) -> None:
         self.model = model
-        self.ragged = model.device.type == "cuda" and not model.windowed
-        """Whether attention gets the bounds of rows; it gets a mask too, for models that need one."""
-        self._graph: _DecodeGraph | None = None
-        self._warm: set[int] = set()
+        self.cache = SlotKVCache(model.depth, model.context)
+        self.graphs = DecodeGraphs(self) if can_record_graphs(model) else None
 
-    def __call__(self, rows: BatchKVCache, ids: Tensor, keep: int = 1) -> Tensor:
-        """Return the logits after the last `keep` tokens: (rows, vocabulary) or (rows, keep, vocabulary)."""
-        columns = ids.shape[1]
-        rows.reserve_columns(columns)
-        mask = (
-            rows.mark_present_columns(columns) if self.model.windowed else rows.build_attention_mask(columns)
+    def feed_slots(self, slots: Sequence[CacheSlot], tokens: Sequence[Sequence[int]]) -> Tensor:
+        """Append these tokens to the slots, which are in ascending order; return the logits after the last
+        of each, (slots, vocabulary)."""
+        rows = CachedRows(
+            [slot.index for slot in slots],
+            [len(slot.tokens) for slot in slots],
+            [len(fed) for fed in tokens],
+            self.model.device,
         )
-        ragged = rows.ragged_bounds(columns) if self.ragged else None
-        logits = self._call_network(
-            rows, ids, mask, self.clamp_positions(rows.compute_positions(columns)), keep, ragged
-        )
-        rows.advance_width(columns)
-        return logits[:, -1] if keep == 1 else logits
+        ids = torch.tensor([token for fed in tokens for token in fed], device=self.model.device)
+        self.cache.start_rows(rows)
+        logits = self.call_network(ids, rows.positions, rows, self.cache, rows.last_tokens)
+        for slot, fed in zip(slots, tokens, strict=True):
+            slot.tokens.extend(fed)
+        return logits
 
-    def decode_step(self, rows: BatchKVCache, ids: Tensor) -> Tensor:
-        """Return the logits after one more token of each row."""
-        if self.model.device.type != "cuda" or self.model.windowed:
-            return self(rows, ids)
-        if rows.reserve_columns(1) or self._graph is None or self._graph.rows is not rows:
-            self._graph = _DecodeGraph(self, rows, self._graph)
-        return self._graph.replay_step(ids)
+    def read_texts(self, texts: Sequence[Sequence[int]], keep: Tensor) -> Tensor:
+        """Read whole texts without a cache; return the logits after the tokens `keep`, of all in a row."""
+        rows = PackedSequences([len(text) for text in texts], self.model.device)
+        ids = torch.tensor([token for text in texts for token in text], device=self.model.device)
+        return self.call_network(ids, rows.positions, rows, None, keep)
 
-    def mark_warmed_up(self, rows: int) -> bool:
-        """Return whether a step of so many rows ran before; libraries initialize themselves on first use."""
-        was_warm = rows in self._warm
-        self._warm.add(rows)
-        return was_warm
-
-    def clamp_positions(self, positions: Tensor) -> Tensor:
-        """Clamp positions to the context: ended rows continue, but their output is ignored."""
-        return positions.clamp(max=self.model.context - 1)
+    def release_large_cache(self) -> None:
+        """Release the cache if its memory is needed elsewhere; a small one is kept for the next use."""
+        if self.model.device.type == "cuda":
+            _, total = torch.cuda.mem_get_info()
+            if self.cache.allocated_bytes > KEPT_CACHE_SHARE * total:
+                self.release_memory()
 
     def release_memory(self) -> None:
-        """Release cached memory."""
-        self._graph = None
+        """Release the cache and all graphs."""
+        self.cache.clear()
+        if self.graphs:
+            self.graphs.clear()
         gc.collect()
         if self.model.device.type == "cuda":
             torch.cuda.empty_cache()
 
-    def _call_network(
-        self,
-        rows: BatchKVCache,
-        ids: Tensor,
-        mask: Tensor,
-        positions: Tensor,
-        keep: int,
-        ragged: RaggedBounds | None,
+    def call_network(
+        self, ids: Tensor, positions: Tensor, rows: PackedRows, cache: SlotKVCache | None, keep: Tensor
     ) -> Tensor:
-        more = {} if ragged is None else {"ragged": ragged}
+        """Return the logits after the tokens `keep` of one packed pass, (kept, vocabulary)."""
+        # Ended rows go on within a recorded batch; their output is ignored.
+        positions = positions.clamp(max=self.model.context - 1)
         try:
-            output = self.model.network(
-                input_ids=ids,
-                attention_mask=mask,
-                position_ids=positions,
-                past_key_values=rows,
-                use_cache=True,
-                logits_to_keep=keep,
-                **more,
-            )
+            return call_packed_network(self.model.network, ids, positions, rows, cache, keep)
         except (RuntimeError, IndexError, TypeError, ValueError) as error:
             if is_out_of_memory(error):
                 raise
@@ -94,55 +96,202 @@ class ForwardPass:
                 f"The model fails on its input: {type(error).__name__}: {message}",
                 "Compare config.json with the base model's.",
             ) from error
-        logits: Tensor = output.logits
-        return logits
+
+
+def call_packed_network(
+    network: PreTrainedModel,
+    ids: Tensor,
+    positions: Tensor,
+    rows: PackedRows,
+    cache: SlotKVCache | None,
+    keep: Tensor,
+) -> Tensor:
+    """Return the logits after the tokens `keep` of one packed pass, (kept, vocabulary)."""
+    first = network not in _checked_networks
+    counted = _CountedRows(rows) if first else rows
+    output = network(
+        input_ids=ids[None],
+        # A mask with four axes is passed on as it is, so that the library builds none.
+        attention_mask=_get_placeholder_mask(ids.device),
+        position_ids=positions[None],
+        past_key_values=cache,
+        use_cache=cache is not None,
+        logits_to_keep=keep,
+        packed=counted,
+    )
+    if (
+        isinstance(counted, _CountedRows)
+        and counted.calls < network.config.get_text_config().num_hidden_layers
+    ):
+        raise GradingError(
+            f"Models of type {network.config.model_type} are not supported: their attention would mix the "
+            "texts of a batch.",
+            "Use a model whose attention transformers can replace, or another engine.",
+        )
+    _checked_networks.add(network)
+    logits: Tensor = output.logits
+    return logits[0]
+
+
+_checked_networks: WeakSet[PreTrainedModel] = WeakSet()
+"""Networks in which every layer is known to attend by rows."""
+
+
+class _CountedRows:
+    """Counts the layers whose attention looks at the rows."""
+
+    def __init__(self, rows: PackedRows) -> None:
+        self.calls = 0
+        self._rows = rows
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, layer: LayerAttention) -> Tensor:
+        self.calls += 1
+        return self._rows.attend(query, key, value, layer)
+
+
+_placeholders: dict[torch.device, Tensor] = {}
+
+
+def _get_placeholder_mask(device: torch.device) -> Tensor:
+    if device not in _placeholders:
+        _placeholders[device] = torch.zeros((1, 1, 1, 1), device=device)
+    return _placeholders[device]
+
+
+# Recorded decode steps
+
+BATCH_SIZES = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 448, 512)
+
+
+def can_record_graphs(model: LoadedModel) -> bool:
+    return model.device.type == "cuda" and model.network.dtype in (torch.bfloat16, torch.float16)
+
+
+@dataclass(frozen=True)
+class DecodeRow:
+    """A row of a batch that is being decoded."""
+
+    slot: CacheSlot
+    token: int
+    """The last token, which is not in the cache yet."""
+    key: int
+    """Of its random numbers."""
+    step: int
+    """Number of tokens of the reply so far."""
+
+
+class _RecordedRows:
+    """Rows of a recorded step: one new token each, with bounds as tensors."""
+
+    def __init__(self, slots: Tensor, lengths: Tensor, cache: SlotKVCache) -> None:
+        self._slots, self._lengths, self._columns = slots, lengths, cache.columns
+        self._bounds: FlashBounds | None = None
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, layer: LayerAttention) -> Tensor:
+        if layer.sees_everything and can_split_keys(query, key):
+            return attend_with_split_keys(query, key, value, self._slots, self._lengths + 1, layer.scale)
+        if self._bounds is None:
+            rows = len(self._slots)
+            offsets = self._slots * (key.stride(0) // key.shape[3])
+            self._bounds = FlashBounds(
+                torch.arange(rows + 1, device=key.device, dtype=torch.int32),
+                torch.cat([offsets, offsets.new_zeros(1)]).int(),
+                (self._lengths + 1).int(),
+                1,
+                self._columns,
+            )
+        return attend_by_flash_kernel(query, key, value, self._bounds, layer)
+
+
+class DecodeGraphs:
+    """Recorded decode steps of all batch sizes that were needed so far."""
+
+    def __init__(self, forward: ForwardPass) -> None:
+        self._forward = forward
+        self._graphs: dict[tuple[int, bool], _DecodeGraph] = {}
+        self._version = -1
+        self._pool: Any = None
+
+    def decode_steps(
+        self, rows: Sequence[DecodeRow], temperature: float, steps: int
+    ) -> tuple[list[list[int]], list[list[float]]]:
+        """Return the next tokens of each row and their log-probabilities, (steps, rows)."""
+        cache = self._forward.cache
+        if self._version != cache.version:
+            self.clear()
+            self._version = cache.version
+        size = next((size for size in BATCH_SIZES if size >= len(rows)), len(rows))
+        graph = self._graphs.get((size, temperature > 0))
+        if graph is None:
+            graph = _DecodeGraph(self._forward, size, temperature > 0, self._pool)
+            self._pool = self._pool or graph.graph.pool()
+            self._graphs[size, temperature > 0] = graph
+        return graph.run(rows, temperature, steps)
+
+    def clear(self) -> None:
+        self._graphs, self._pool = {}, None
+
+
+MAX_STEPS = 16
+"""Steps between two looks of the host."""
 
 
 class _DecodeGraph:
-    """A recorded step. Its tensors keep their addresses; a replay fills in tokens and the column."""
-
-    def __init__(self, forward: ForwardPass, rows: BatchKVCache, last: "_DecodeGraph | None") -> None:
-        """Record a step; it reuses the memory of the last recording, which must not be used any more."""
-        self.rows = rows
-        if last is not None:
-            last.rows = rows  # release the cache that it refers to
-        self.column = torch.tensor([rows.span.width], device=rows.starts.device)
-        self.every = torch.arange(rows.span.capacity, device=rows.starts.device)
-        self.ids = torch.zeros((len(rows.starts), 1), dtype=torch.long, device=rows.starts.device)
+    def __init__(self, forward: ForwardPass, size: int, sampled: bool, pool: Any) -> None:
+        self._forward, self._size, self._sampled = forward, size, sampled
+        device = forward.model.device
+        self._state = torch.zeros((5, size), dtype=torch.long, device=device)
+        self._state[0] = forward.cache.spare_slot
+        self._temperature = torch.ones((), device=device)
+        self._number = torch.zeros(1, dtype=torch.long, device=device)
+        self._tokens = torch.zeros((MAX_STEPS, size), dtype=torch.long, device=device)
+        self._log_probs = torch.zeros((MAX_STEPS, size), device=device)
         self.graph = torch.cuda.CUDAGraph()
-        rows.span.column = self.column
-        try:
-            if not forward.mark_warmed_up(len(rows.starts)):
-                self._run_step(forward)  # initialization on first use must not be recorded
-            self._record_graph(forward, last)
-        finally:
-            rows.span.column = None
-
-    def _record_graph(self, forward: ForwardPass, last: "_DecodeGraph | None") -> None:
-        """Record without releasing free memory first, unlike `torch.cuda.graph`: reallocation is slow."""
+        self._run_step()  # initialization on first use must not be recorded
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         torch.cuda.synchronize()
         with torch.cuda.stream(stream):
-            self.graph.capture_begin(pool=last.graph.pool() if last else None)
+            self.graph.capture_begin(pool=pool)
             try:
-                self.logits = self._run_step(forward)
+                self._run_step()
             finally:
                 self.graph.capture_end()
         torch.cuda.current_stream().wait_stream(stream)
 
-    def _run_step(self, forward: ForwardPass) -> Tensor:
-        now, starts = self.column, self.rows.starts[:, None]
-        mask = (self.every >= starts) & (self.every <= now)
-        positions = forward.clamp_positions(now - starts)
-        ragged = self.rows.ragged_bounds_at(now) if forward.ragged else None
-        return forward._call_network(self.rows, self.ids, mask[:, None, None], positions, 1, ragged)[:, -1]
+    def _run_step(self) -> None:
+        slots, tokens, lengths, keys, steps = self._state
+        cache = self._forward.cache
+        columns = lengths.clamp(max=cache.columns - 1)
+        cache.start_pass(slots, columns)
+        rows = _RecordedRows(slots, columns, cache)
+        every = torch.arange(self._size, device=slots.device)
+        logits = self._forward.call_network(tokens, lengths, rows, cache, every)
+        choice = choose_tokens(logits, self._temperature if self._sampled else None, keys, steps)
+        self._tokens.index_copy_(0, self._number, choice.tokens[None])
+        self._log_probs.index_copy_(0, self._number, choice.log_probs[None])
+        self._state[1].copy_(choice.tokens)
+        self._state[2] += 1
+        self._state[4] += 1
+        self._number += 1
 
-    def replay_step(self, ids: Tensor) -> Tensor:
-        self.ids.copy_(ids)
-        self.column.fill_(self.rows.span.width)
-        self.graph.replay()
-        self.rows.advance_width(1)
-        return self.logits
+    def run(
+        self, rows: Sequence[DecodeRow], temperature: float, steps: int
+    ) -> tuple[list[list[int]], list[list[float]]]:
+        spare = self._size - len(rows)
+        state = [
+            [row.slot.index for row in rows] + [self._forward.cache.spare_slot] * spare,
+            [row.token for row in rows] + [0] * spare,
+            [len(row.slot.tokens) for row in rows] + [0] * spare,
+            [row.key for row in rows] + [0] * spare,
+            [row.step for row in rows] + [0] * spare,
+        ]
+        self._state.copy_(torch.tensor(state).pin_memory(), non_blocking=True)
+        self._temperature.fill_(temperature)
+        self._number.zero_()
+        for _ in range(steps):
+            self.graph.replay()
+        tokens = self._tokens[:steps, : len(rows)].tolist()
+        return tokens, self._log_probs[:steps, : len(rows)].tolist()
 
 
 OUT_OF_MEMORY_MESSAGES = ("can't allocate memory", "DefaultCPUAllocator: not enough memory")

@@ -17,7 +17,7 @@ from transformers.utils import logging
 from agent2rl.core.engine import ChatFormat
 from agent2rl.core.errors import GradingError
 from agent2rl.engines.prompts import build_loading_error, find_end_tokens, load_chat_format, load_tokenizer
-from agent2rl.engines.transformers import attention
+from agent2rl.engines.transformers.attention import use_packed_attention
 
 SUPPORTED_ATTENTIONS = {"full_attention", "sliding_attention", "chunked_attention"}
 
@@ -35,8 +35,6 @@ class LoadedModel:
     """Maximum tokens, prompt and reply together."""
     ends: frozenset[int]
     """Tokens that end a reply."""
-    windowed: bool
-    """Whether some layers see only the nearest tokens."""
     token_bytes: int
     """Memory of one token's keys and values."""
     chat_format: ChatFormat | None = None
@@ -62,8 +60,7 @@ def disable_onednn_on_arm() -> None:
 
 def describe_model(network: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> LoadedModel:
     """Return a loaded model from its parts, which are already on their device."""
-    if network.config._attn_implementation == "sdpa":
-        network.set_attn_implementation(attention.NAME)
+    use_packed_attention(network)
     config = network.config.get_text_config()
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
     if kinds - SUPPORTED_ATTENTIONS:
@@ -81,7 +78,6 @@ def describe_model(network: PreTrainedModel, tokenizer: PreTrainedTokenizerBase)
         vocabulary=cast(Tensor, network.get_input_embeddings().weight).shape[0],
         context=getattr(config, "max_position_embeddings", None) or 1 << 30,
         ends=find_end_tokens(config, tokenizer),
-        windowed=kinds != {"full_attention"} or getattr(config, "sliding_window", None) is not None,
         token_bytes=2 * depth * heads * size * network.dtype.itemsize,
     )
 
