@@ -3,7 +3,7 @@
 The same run and version of matplotlib give the same SVG bytes.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -12,17 +12,16 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from agent2rl.analysis.findings import METRICS, MetricName, PrintedCurve, TrainingCurves, TrainingSeries
 from agent2rl.core.grading_records import EvalScore
 from agent2rl.core.records import RolloutCounts
 from agent2rl.record.reader import RunView
-from agent2rl.report import chart_style, formatting
+from agent2rl.report import chart_style
 from agent2rl.report.chart_style import NARROW, STYLE, Margins
-from agent2rl.report.formatting import ACCENT, BAD, BASE, CARD, COLOURS, DIM, DOING, HELD, INK, SERIES
+from agent2rl.report.formatting import ACCENT, BAD, BASE, CARD, COLOURS, DIM, DOING, HELD, INK
 from agent2rl.report.report_data import Activity, ActivityStretch, ReportData
+from agent2rl.report.training_figures import draw_curves, draw_training
 
 # Score trajectory and timeline.
 
@@ -246,10 +245,9 @@ def bin_spans(
     return joined_bars
 
 
-# Rollouts, tokens and cost, resources, and training curves.
+# Rollouts, tokens and cost, resources.
 
 GIGA = 1e9
-MOST_CURVES = 12
 
 
 def draw_rollouts(data: ReportData, end: float, narrow: bool = False) -> Figure | None:
@@ -379,168 +377,6 @@ def _draw_area(axes: Axes, xs: Sequence[float], ys: Sequence[float], name: str) 
     axes.set_title(name)
     axes.set_ylim(0, max(*ys, 0.0, 1e-9) * 1.15 if len(ys) > 1 else max(ys[0], 1e-9) * 1.15)
     axes.locator_params(axis="y", nbins=4)
-
-
-def draw_curves(data: ReportData) -> Figure | None:
-    """Draw the printed training curves as small panels; a mark shows where one is not a number any more."""
-    curves = [
-        (f"{attempt.number}: {formatting.make_drawable(curve.name, 18)}", curve)
-        for attempt in data.findings.attempts
-        for curve in attempt.curves
-        if any(value is not None for _, value in curve.points)
-    ][:MOST_CURVES]
-    if not curves:
-        return None
-    columns = min(4, len(curves))
-    rows = -(-len(curves) // columns)
-    figure, places = chart_style.create_panels(2 * columns + 0.2, 1.35 * rows + 0.2, rows, columns)
-    for axes in places[len(curves) :]:
-        axes.set_visible(False)
-    for axes, (name, curve) in zip(places, curves, strict=False):
-        _draw_curve(axes, curve)
-        axes.set_title(name)
-    return figure
-
-
-def _draw_curve(axes: Axes, curve: PrintedCurve) -> None:
-    known = [(step, value) for step, value in curve.points if value is not None]
-    xs, ys = chart_style.downsample_series([step for step, _ in known], [value for _, value in known])
-    axes.plot(xs, ys, color=ACCENT, linewidth=1.1, marker="o" if len(xs) < 12 else None, markersize=2.5)
-    lost = [step for step, value in curve.points if value is None]
-    if lost:
-        axes.axvline(lost[0], color=BAD, linewidth=1, linestyle=(0, (3, 2)))
-    axes.locator_params(axis="both", nbins=3)
-
-
-TITLES: Mapping[MetricName, str] = {
-    "reward": "reward",
-    "loss": "loss",
-    "entropy": "entropy",
-    "kl": "KL",
-    "response_length": "response length",
-    "groups_without_signal": "no-signal groups, %",
-    "tokens_per_second": "tokens/s",
-    "learning_rate": "learning rate",
-    "grad_norm": "gradient norm",
-    "clip_fraction": "clipped, %",
-}
-SHARES = ("groups_without_signal", "clip_fraction")
-MOST_LINES = 12
-"""Trainings in the figure: more cannot be told apart."""
-DASHES = ("solid", (0, (4, 2)))
-"""Line styles; the second is for trainings that use a colour again."""
-
-
-def draw_training(data: ReportData, narrow: bool = False) -> Figure | None:
-    """Draw a panel for each metric over steps, with a line for each training and a mark for submissions."""
-    trainings = list_drawn_trainings(data)
-    panels = _list_training_panels(trainings)
-    if not panels:
-        return None
-    columns = min(2 if narrow else 3, len(panels))
-    rows = -(-len(panels) // columns)
-    legend = -(-len(trainings) // (1 if narrow else 3))
-    width = chart_style.NARROW_INCHES if narrow else chart_style.WIDE_INCHES
-    top = 0.3 + 0.17 * legend
-    figure, places = chart_style.create_panels(
-        width, 1.35 * rows + 0.45 + top, rows, columns, margins=Margins(top=top)
-    )
-    for axes in places[len(panels) :]:
-        axes.set_visible(False)
-    for number, (axes, (title, metric, drawn)) in enumerate(zip(places, panels, strict=False)):
-        for place in drawn:
-            _draw_training_series(axes, trainings[place], metric, place)
-        axes.set_title(title)
-        axes.locator_params(axis="both", nbins=3 if narrow else 4)
-        if metric == "learning_rate":
-            axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        if number >= len(panels) - columns:
-            axes.set_xlabel("steps")
-    handles = [
-        Line2D([], [], color=_choose_colour(place), linestyle=_choose_dashes(place), label=label)
-        for place, label in enumerate(map(_label_training, trainings))
-    ]
-    figure.legend(
-        handles=handles, loc="upper left", bbox_to_anchor=(0.0, 1.0), ncols=1 if narrow else 3, frameon=False
-    )
-    return figure
-
-
-def _list_training_panels(
-    trainings: Sequence[TrainingCurves],
-) -> list[tuple[str, MetricName, list[int]]]:
-    """Return the title and the metric of each panel, and the trainings in it.
-
-    The loss of a policy gradient is near 0, and another loss would hide it, so it has a panel of its own.
-    """
-    panels: list[tuple[str, MetricName, list[int]]] = []
-    for metric in METRICS:
-        places = [place for place, each in enumerate(trainings) if find_series(each, metric)]
-        rewarded = [place for place in places if find_series(trainings[place], "reward")]
-        others = [place for place in places if place not in rewarded]
-        if metric == "loss" and rewarded and others:
-            panels += [("loss", metric, others), ("policy loss", metric, rewarded)]
-        elif places:
-            panels.append((TITLES[metric], metric, places))
-    return panels
-
-
-def list_drawn_trainings(data: ReportData) -> list[TrainingCurves]:
-    """Return the trainings that have something to draw."""
-    return [
-        each
-        for each in data.findings.trainings
-        if any(value is not None for series in each.series for _, value in series.points)
-    ][:MOST_LINES]
-
-
-def find_series(training: TrainingCurves, metric: MetricName) -> TrainingSeries | None:
-    """Return the series of a metric, if it has a value."""
-    found = next((each for each in training.series if each.metric == metric), None)
-    return found if found and any(value is not None for _, value in found.points) else None
-
-
-def _draw_training_series(axes: Axes, training: TrainingCurves, metric: MetricName, place: int) -> None:
-    series = find_series(training, metric)
-    if series is None:
-        return
-    scale = 100.0 if metric in SHARES else 1.0
-    known = [(step, scale * value) for step, value in series.points if value is not None]
-    xs, ys = chart_style.downsample_series([step for step, _ in known], [value for _, value in known])
-    look: dict[str, Any] = {"color": _choose_colour(place), "linewidth": 1.1}
-    axes.plot(
-        xs, ys, linestyle=_choose_dashes(place), marker="o" if len(xs) < 12 else None, markersize=2, **look
-    )
-    marks = [_find_last_value(known, mark.step) for mark in training.submissions]
-    axes.plot(
-        [step for step, _ in marks],
-        [value for _, value in marks],
-        "v",
-        markersize=5,
-        markerfacecolor=CARD,
-        zorder=3,
-        **look,
-    )
-    lost = [step for step, value in series.points if value is None]
-    if lost:
-        axes.axvline(lost[0], color=BAD, linewidth=1, linestyle=(0, (3, 2)))
-
-
-def _find_last_value(points: Sequence[tuple[float, float]], step: float) -> tuple[float, float]:
-    """Return the last point up to a step, or the first one."""
-    return next((point for point in reversed(points) if point[0] <= step), points[0])
-
-
-def _choose_colour(place: int) -> str:
-    return SERIES[place % len(SERIES)]
-
-
-def _choose_dashes(place: int) -> Any:
-    return DASHES[place // len(SERIES) % len(DASHES)]
-
-
-def _label_training(training: TrainingCurves) -> str:
-    return formatting.make_drawable(training.name, 34)
 
 
 # All figures of a report.
