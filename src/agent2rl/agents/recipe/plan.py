@@ -18,6 +18,8 @@ LONG_SECONDS = 300.0
 TRAINING_TO_COST = 3.0
 """A later round trains this many times as long as everything else in it takes, if there is time; the last
 one at least as long."""
+HALFWAY_SHARE = 0.05
+"""GRPO submits halfway only if that takes no larger share of the remaining time."""
 TARGET_GRPO_STEPS = 40
 """Desired GRPO steps of a round, if that leaves a step enough questions. A round of questions with fewer
 steps uses a much lower learning rate, because the optimizer's first steps follow noise."""
@@ -61,6 +63,11 @@ def plan_training_seconds(remaining: float, cost: float, first: float = 0.0) -> 
     )
     share = max(share, SHORTEST_SECONDS)
     return share if usable - share - cost > share / 2 else usable
+
+
+def count_submissions(stage: str, remaining: float, cost: float) -> int:
+    """Return the submissions of the next round: GRPO also submits halfway, if that costs little time."""
+    return 2 if stage == "grpo" and cost < HALFWAY_SHARE * remaining else 1
 
 
 def choose_prompts_per_step(seconds: float, sampling_seconds: float) -> int:

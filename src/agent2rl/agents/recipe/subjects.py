@@ -65,6 +65,7 @@ class TrainingRound:
     seed: int
     log: Path
     """Progress log."""
+    submits_halfway: bool = False
     is_warm_up: bool = False
     """Whether GRPO follows."""
 

@@ -1,7 +1,7 @@
 """The recipe's program: train, submit, read the score, and continue from the best model until time is up.
 
 It runs inside the sandbox and has what any agent has: the workspace, the grading API and this Python. A round
-is SFT or GRPO from the best model so far; GRPO also submits halfway. A model that does not improve is
+is SFT or GRPO from the best model so far; a long GRPO also submits halfway. A model that does not improve is
 deleted, and after a round without improvement the next one of its kind uses half the learning rate.
 `subjects` has the training data.
 """
@@ -75,8 +75,6 @@ def call_grading_api(path: str, body: dict[str, str] | None = None) -> dict[str,
 FIRST_COST = 0.1
 """Estimated share of the budget for loading, saving and grading, until the first round measures it."""
 HALF = 0.5
-SUBMISSIONS_PER_ROUND = {"sft": 1, "grpo": 2}
-"""GRPO also submits halfway."""
 
 
 @dataclass(frozen=True)
@@ -139,9 +137,9 @@ def main() -> None:
     factors = {"sft": 1.0, "grpo": 1.0}
     cost = FIRST_COST * fetch_remaining_seconds()
     for number, stage in enumerate(order_stages(sys.argv[1:], job.subject), start=1):
-        seconds = plan.plan_training_seconds(
-            fetch_remaining_seconds(), SUBMISSIONS_PER_ROUND[stage] * cost, job.first if number == 1 else 0.0
-        )
+        remaining = fetch_remaining_seconds()
+        submissions = plan.count_submissions(stage, remaining, cost)
+        seconds = plan.plan_training_seconds(remaining, submissions * cost, job.first if number == 1 else 0.0)
         if not seconds:
             break
         path, factor = job.output / f"{number}-{stage}", factors[stage]
@@ -154,6 +152,7 @@ def main() -> None:
             factor,
             job.derive_round_seed(number),
             job.progress,
+            submits_halfway=submissions > 1,
             is_warm_up=stage == "sft" and "grpo" in sys.argv[1:],
         )
         print(
@@ -166,7 +165,7 @@ def main() -> None:
             break
         if trained:
             leader.submit_candidate(now.path)
-            cost = (time.monotonic() - began - trained) / SUBMISSIONS_PER_ROUND[stage]
+            cost = (time.monotonic() - began - trained) / submissions
         if leader.score == before:
             factors[stage] /= 2
     print(f"the end: best is {leader.path.name} with {leader.score}", flush=True)
@@ -189,7 +188,7 @@ def train_round(subject: TrainingSubject, now: TrainingRound, leader: BestModel)
     def look(course: TrainingSchedule) -> None:
         """Submit once, in the middle, unless there is only one submission left for the end."""
         nonlocal looked
-        if looked or course.share < HALF or is_last_submission():
+        if looked or not now.submits_halfway or course.share < HALF or is_last_submission():
             return
         looked = True
         models.save(learner.model, learner.tokenizer, half)
