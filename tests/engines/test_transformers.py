@@ -15,7 +15,14 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import GPT2Config, GPT2LMHeadModel, MistralConfig, MistralForCausalLM
+from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    MistralConfig,
+    MistralForCausalLM,
+)
 
 from agent2rl.core.engine import Chat, ChatMessage, Completion, Sampling, ScoringEngine
 from agent2rl.core.errors import GradingError
@@ -25,7 +32,7 @@ from agent2rl.engines.transformers import (
     measure_batch_limits,
     open_engine,
 )
-from agent2rl.engines.transformers.decoding import BatchLimits
+from agent2rl.engines.transformers.decoding import BatchDecoder, BatchLimits
 from agent2rl.engines.transformers.loading import LoadedModel, describe_model, load_model
 from agent2rl.engines.transformers.token_choice import choose_tokens, derive_noise_key
 from tests.helpers.tiny_models import CHAT_TEMPLATE, make_tiny_tokenizer, write_tiny_llama
@@ -422,6 +429,28 @@ def test_layers_that_see_only_the_nearest_tokens_are_served(tmp_path: Path) -> N
         ]
     with roomy(model, rows=2, read=50) as engine:
         assert talk(engine, 1 << 20)[0] == talk(engine, 0)[0]
+
+
+def test_scores_that_a_layer_limits_are_limited_as_in_the_library() -> None:
+    config = Gemma2Config(
+        vocab_size=320, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=8, sliding_window=8, attn_logit_softcapping=0.5,
+        initializer_range=0.3,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    network = Gemma2ForCausalLM(config)  # type: ignore[no-untyped-call]
+    network.set_attn_implementation("eager")
+    text = list(range(6, 40))
+    with torch.inference_mode():
+        expected = network(torch.tensor([text])).logits[0, -1]
+        forward = BatchDecoder(
+            describe_model(network, make_tiny_tokenizer()), BatchLimits(4, 1000, 1000)
+        ).forward
+        forward.cache.reserve(1, 64, 1000)
+        slot = forward.cache.take_slot()
+        forward.feed_slots([slot], [text[:20]])
+        found = forward.feed_slots([slot], [text[20:]])[0]
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
 
 
 def test_a_reply_ends_where_the_context_does_and_a_longer_chat_is_refused() -> None:

@@ -97,6 +97,8 @@ class CachedRows:
     counts: Sequence[int]
     """New tokens of each row."""
     device: torch.device
+    by_flash_kernel: bool = True
+    """Whether the flash kernel did all layers so far; only then a decode step can be recorded."""
     _segments: "dict[LayerAttention, list[_SlotSegment]]" = field(default_factory=dict)
 
     @cached_property
@@ -127,6 +129,7 @@ class CachedRows:
     def attend(self, query: Tensor, key: Tensor, value: Tensor, layer: LayerAttention) -> Tensor:
         if can_use_flash_kernel(key, layer):
             return attend_by_flash_kernel(query, key, value, self._flash_bounds(key), layer)
+        self.by_flash_kernel = False
         if layer.is_plain and all(count == 1 for count in self.counts):
             return self._attend_one_token_each(query, key, value, layer)
         rows, first = [], 0
@@ -411,7 +414,7 @@ def attend_packed(
 
 def use_packed_attention(network: PreTrainedModel) -> None:
     """Let a model's layers attend by rows in packed passes; other passes stay as they are."""
-    if network.config._attn_implementation == "sdpa":
+    if network.config._attn_implementation in ("sdpa", "eager"):
         network.set_attn_implementation(NAME)
 
 

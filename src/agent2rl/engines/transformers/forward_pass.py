@@ -56,6 +56,8 @@ class ForwardPass:
         logits = self.call_network(ids, rows.positions, rows, self.cache, rows.last_tokens)
         for slot, fed in zip(slots, tokens, strict=True):
             slot.tokens.extend(fed)
+        if not rows.by_flash_kernel:
+            self.graphs = None  # a recorded step knows no other attention
         return logits
 
     def read_texts(self, texts: Sequence[Sequence[int]], keep: Tensor) -> Tensor:
@@ -294,8 +296,12 @@ class _DecodeGraph:
         return tokens, self._log_probs[:steps, : len(rows)].tolist()
 
 
-OUT_OF_MEMORY_MESSAGES = ("can't allocate memory", "DefaultCPUAllocator: not enough memory")
-"""Messages of torch with the system's allocator, and with its own on ARM."""
+OUT_OF_MEMORY_MESSAGES = (
+    "can't allocate memory",
+    "DefaultCPUAllocator: not enough memory",
+    "CUDA error: out of memory",
+)
+"""Messages of torch with the system's allocator, with its own on ARM, and of CUDA itself."""
 
 
 def is_out_of_memory(error: Exception) -> bool:
