@@ -20,7 +20,7 @@ from agent2rl.training.grpo import GrpoSettings, grpo
 from agent2rl.training.optimizer import FINAL_RATE_SHARE, TrainingSchedule, compute_rate_factor
 from agent2rl.training.policy import PromptGroup, TrainingSequence, compute_log_probs
 from agent2rl.training.progress import TrainingProgress, TrainingProgressEntry
-from agent2rl.training.sampling import PolicySampler, SampledAnswer, SampleSettings, right_answers, sample
+from agent2rl.training.sampling import PolicySample, PolicySampler, SampleSettings, right_answers, sample
 from agent2rl.training.sft import SftSettings, sft
 from tests.helpers.tiny_models import write_tiny_llama
 
@@ -365,5 +365,5 @@ def test_a_course_has_as_many_steps_as_it_was_given(steps: int) -> None:
 
 def test_a_sample_of_one_token_is_still_an_answer(loaded: Loaded) -> None:
     ((found,),) = sample(*loaded, ["Hm?"], SampleSettings(max_tokens=1))
-    assert isinstance(found, SampledAnswer)
+    assert isinstance(found, PolicySample)
     assert len(found.tokens) == 1

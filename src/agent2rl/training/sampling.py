@@ -29,7 +29,7 @@ class SampleSettings:
 
 
 @dataclass(frozen=True)
-class SampledAnswer:
+class PolicySample:
     tokens: tuple[int, ...]
     """Includes the end token."""
     log_probs: tuple[float, ...]
@@ -74,7 +74,7 @@ class PolicySampler:
         settings: SampleSettings,
         times: int = 1,
         places: Sequence[int] | None = None,
-    ) -> list[list[SampledAnswer]]:
+    ) -> list[list[PolicySample]]:
         """Sample `times` answers to each prompt, in the order of the prompts.
 
         If these are some of many prompts, `places` are their positions among all: then they get the same
@@ -113,9 +113,9 @@ class PolicySampler:
             ):
                 own.copy_(trained)
 
-    def _build_sample(self, answer: GenerationRequest) -> SampledAnswer:
+    def _build_sample(self, answer: GenerationRequest) -> PolicySample:
         text = self._tokenizer.decode(answer.reply, skip_special_tokens=True)
-        return SampledAnswer(
+        return PolicySample(
             tuple(answer.reply), tuple(answer.log_probs), str(text), answer.reply[-1] in self._ends
         )
 
@@ -149,7 +149,7 @@ def sample(
     prompts: Sequence[str],
     settings: SampleSettings,
     times: int = 1,
-) -> list[list[SampledAnswer]]:
+) -> list[list[PolicySample]]:
     """Sample once. To sample repeatedly, keep a `PolicySampler`."""
     return PolicySampler(model, tokenizer).sample(prompts, settings, times)
 
