@@ -20,6 +20,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -40,6 +43,7 @@ SFT_GAMES = 200
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--before", type=Path, help="the `src` folder of older code to compare with")
+    parser.add_argument("--before-model", type=Path, help="the model of the older code; else the same")
     parser.add_argument("--model", type=Path, help="a model directory; by default the seedling")
     parser.add_argument(
         "--shape", choices=SHAPES, help="random weights of this shape, with --model's tokenizer"
@@ -63,11 +67,14 @@ def main() -> None:
         print(json.dumps(measure_steps(chosen)), flush=True)
         return
     with tempfile.TemporaryDirectory() as place:
-        start = Path(place) / "model"
-        prepare_model(chosen, start)
+        start = before = Path(place) / "model"
+        prepare_model(chosen, chosen.model, start)
+        if chosen.before_model:
+            before = Path(place) / "before"
+            prepare_model(chosen, chosen.before_model, before)
         figures = {"now": run_measurement(start, None)}
         if chosen.before:
-            figures["before"] = run_measurement(start, chosen.before.resolve())
+            figures["before"] = run_measurement(before, chosen.before.resolve())
     figures["limit"] = compute_limit(figures["now"])
     for name, figure in figures.items():
         print(name, json.dumps(figure), flush=True)
@@ -89,8 +96,8 @@ def run_measurement(model: Path, source: Path | None) -> dict[str, Any]:
     return figures
 
 
-def prepare_model(chosen: argparse.Namespace, directory: Path) -> None:
-    """Write the model with which all codes start."""
+def prepare_model(chosen: argparse.Namespace, source: Path | None, directory: Path) -> None:
+    """Write the model with which a code starts: after SFT, or with random weights."""
     import torch
     from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
@@ -99,7 +106,7 @@ def prepare_model(chosen: argparse.Namespace, directory: Path) -> None:
     from agent2rl.training.sft import SftSettings, imitate
     from benchmarks import world_lift
 
-    source = chosen.model or world_lift.SHIPPED
+    source = source or world_lift.SHIPPED
     if chosen.shape:
         tokenizer: Any = AutoTokenizer.from_pretrained(source)
         torch.manual_seed(0)
@@ -114,9 +121,8 @@ def prepare_model(chosen: argparse.Namespace, directory: Path) -> None:
         model, tokenizer = models.load(source)
     if chosen.sft_games and not chosen.shape:
         with open_subject(chosen) as subject:
-            shown = subject.shown(model, tokenizer, chosen.sft_games)
-        rows = [row for game in shown for row in game]
-        rate = 1e-3 if chosen.model is None else 2e-4
+            _, rows = subject.shown(model, tokenizer, chosen.sft_games)
+        rate = 2e-4 if chosen.train else 1e-3
         imitate(model, rows, SftSettings(rate, 1, 8), TrainingProgress("sft"))
     models.save(model, tokenizer, directory)
 
@@ -127,9 +133,44 @@ def open_subject(chosen: argparse.Namespace) -> Any:
     return world_lift.subject(
         argparse.Namespace(
             train=chosen.train, train_turns=chosen.turns, test=chosen.train, test_games=1,
-            reply_tokens=chosen.turn_tokens, task="alfworld" if chosen.train else "alfworld-mini",
+            reply_tokens=chosen.turn_tokens, expert=None,
+            task="alfworld" if chosen.train else "alfworld-mini",
         )
     )  # fmt: skip
+
+
+@contextmanager
+def open_arena(chosen: argparse.Namespace) -> Iterator[tuple[Any, Any]]:
+    """Yield the arena and its games. Older code is called here, too, so only old names are used."""
+    from agent2rl import registry
+    from agent2rl.core.environment import World
+    from agent2rl.core.task import Example
+    from agent2rl.environments.alfworld import AlfworldEnvironment, make_game_finder
+    from agent2rl.environments.alfworld.expert import AlfworldExpert
+    from agent2rl.run.training_data import open_training_world
+    from agent2rl.training.rollouts import Arena
+
+    def build(task: Any, world: Any) -> tuple[Any, Any]:
+        evaluator = task.evaluator
+        sampling = evaluator.sampling
+        if chosen.turn_tokens is not None:
+            sampling = replace(sampling, max_tokens=chosen.turn_tokens)
+        prompt = getattr(evaluator, "prompt", None) or evaluator.telling
+        return (
+            Arena(world.environment, prompt, evaluator.action, sampling, evaluator.get_kind),
+            world.games,
+        )
+
+    if not chosen.train:
+        with open_training_world("alfworld-mini", None) as (task, world):
+            yield build(task, world)
+        return
+    names = ["/".join(path.parts[-3:-1]) for path in sorted(chosen.train.glob("*/*/game.tw-pddl"))]
+    random.Random(0).shuffle(names)
+    find = make_game_finder(chosen.train)
+    games = tuple(Example(name, "", "", {"steps": chosen.turns}) for name in names)
+    world = World(games, lambda: AlfworldEnvironment(find), AlfworldExpert)
+    yield build(registry.find_task("alfworld"), world)
 
 
 def measure_steps(chosen: argparse.Namespace) -> dict[str, Any]:
@@ -139,7 +180,6 @@ def measure_steps(chosen: argparse.Namespace) -> dict[str, Any]:
     from agent2rl.training import models
     from agent2rl.training.grpo import GrpoSettings
     from agent2rl.training.rollouts import EpisodeRollouts, grpo_in_world
-    from agent2rl.training.sampling import PolicySampler
 
     sys.stdout = sys.stderr  # the last line of standard output is the result
     model, tokenizer = models.load(chosen.measure)
@@ -165,11 +205,9 @@ def measure_steps(chosen: argparse.Namespace) -> dict[str, Any]:
         1e-6, chosen.steps + 1, prompts=chosen.games, group=chosen.group, seed=7,
         pass_tokens=32768 if chosen.train else 1024,
     )  # fmt: skip
-    with open_subject(chosen) as subject:
+    with open_arena(chosen) as (arena, games):
         if chosen.only_play:
-            rollouts = EpisodeRollouts(
-                PolicySampler(model, tokenizer), subject.arena, subject.games, chosen.group
-            )
+            rollouts = EpisodeRollouts(build_sampler(model, tokenizer), arena, games, chosen.group)
             for step in range(chosen.steps + 1):
                 began = time.monotonic()
                 timed_job = _Job(list(range(chosen.games)), range(chosen.games), step)
@@ -177,7 +215,7 @@ def measure_steps(chosen: argparse.Namespace) -> dict[str, Any]:
                 steps.append(time.monotonic() - began)
         else:
             progress = _StepTimes("grpo", None, 0.0)
-            grpo_in_world(model, tokenizer, subject.arena, subject.games, settings, progress)  # type: ignore[arg-type]
+            grpo_in_world(model, tokenizer, arena, games, settings, progress)  # type: ignore[arg-type]
             steps = progress.seconds
     sys.stdout = sys.__stdout__
     played = median(playing[1:])
@@ -192,6 +230,16 @@ def measure_steps(chosen: argparse.Namespace) -> dict[str, Any]:
         "sampled_tokens_per_second": round(said / played),
         "parameters": parameters,
     }
+
+
+def build_sampler(model: Any, tokenizer: Any) -> Any:
+    """Build the sampler of this code or of older code."""
+    import inspect
+
+    from agent2rl.training.sampling import PolicySampler
+
+    options = {"fused": True} if "fused" in inspect.signature(PolicySampler).parameters else {}
+    return PolicySampler(model, tokenizer, **options)
 
 
 class _Job:

@@ -6,8 +6,9 @@
     done
 
 `--task` is gsm8k-mini or another miniature whose agents get an eval.py, which rewards and scores here too.
-Prints a JSON line after each stage, with the greedy score on both splits, in percent. Scores are from the
-recipes' own sampler, which on a GPU calculates in bfloat16: a grading on CPU can differ by a problem or two.
+Prints a JSON line after each stage, with the greedy score on both splits, in percent. GRPO is compared with
+the model that it started from, problem by problem, as in `world_lift`. Scores are from the recipes' own
+sampler, which on a GPU calculates in bfloat16: a grading on CPU can differ by a problem or two.
 """
 
 import argparse
@@ -20,14 +21,17 @@ from pathlib import Path
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from agent2rl import registry
+from agent2rl.core.grading_records import EvalResult, ExampleResult
 from agent2rl.core.task import ChatEvaluator, Example, Task
 from agent2rl.training import models, prompts
 from agent2rl.training.grpo import GrpoSettings, grpo
 from agent2rl.training.progress import TrainingProgress
 from agent2rl.training.sampling import SampleSettings, sample
 from agent2rl.training.sft import SftSettings, sft
+from benchmarks.world_lift import Evaluations, compare, summarize
 
 SHIPPED = Path(__file__).parents[1] / "src/agent2rl/models/seedling/files"
+SPLITS = ("feedback", "heldout")
 QUIET = 1e9
 ANSWER = 96
 """Tokens that a trained answer has at most; the longest in the data has 60."""
@@ -52,11 +56,17 @@ class Subject:
             question=example.prompt, model_answer=answer, reference_answer=example.target, **example.meta
         )
 
-    def score(self, model: PreTrainedModel, examples: Sequence[Example], temperature: float = 0.0) -> float:
+    def evaluate(
+        self, model: PreTrainedModel, examples: Sequence[Example], temperature: float = 0.0
+    ) -> EvalResult:
         settings = SampleSettings(LONGEST, temperature)
         found = sample(model, self._tokenizer, self.asked(examples), settings)
-        right = [self.worth(one, answer.text) for one, (answer,) in zip(examples, found, strict=True)]
-        return round(100 * sum(right) / len(right), 1)
+        return EvalResult(
+            results=tuple(
+                ExampleResult(id=one.id, output=answer.text, score=self.worth(one, answer.text))
+                for one, (answer,) in zip(examples, found, strict=True)
+            )
+        )
 
 
 def main() -> None:
@@ -72,6 +82,8 @@ def main() -> None:
     parser.add_argument("--grpo-steps", type=int, default=150)
     parser.add_argument("--grpo-rate", type=float, default=1e-4)
     parser.add_argument("--grpo-prompts", type=int, default=32)
+    parser.add_argument("--grpo-updates", type=int, default=1, help="per step")
+    parser.add_argument("--log", type=Path, help="a file for each step of GRPO, as JSON lines")
     chosen = parser.parse_args()
     task = registry.find_task(chosen.task)
     splits = task.load(None)
@@ -80,36 +92,39 @@ def main() -> None:
     subject = Subject(task, tokenizer)
     asked = subject.asked(train)
     began = time.monotonic()
-    settings = {name: value for name, value in vars(chosen).items() if name != "model"}
+    settings = {name: value for name, value in vars(chosen).items() if name not in ("model", "log")}
 
-    def tell(stage: str, **more: object) -> None:
-        found = {split: subject.score(model, getattr(splits, split)) for split in ("feedback", "heldout")}
-        seconds = round(time.monotonic() - began)
-        print(json.dumps({"stage": stage, **found, **more, "seconds": seconds, **settings}), flush=True)
+    def grade(stage: str, before: Evaluations | None = None, **more: object) -> Evaluations:
+        found = {split: subject.evaluate(model, getattr(splits, split)) for split in SPLITS}
+        told = {"stage": stage, **summarize(found), **more, "seconds": round(time.monotonic() - began)}
+        if before is not None:
+            told["paired"] = compare(before, found)
+        print(json.dumps({**told, **settings}), flush=True)
+        return found
 
-    tell("base", sampled=subject.score(model, splits.feedback, temperature=1.0))
+    last = grade("base")
     if chosen.sft_epochs:
         pairs = [(prompt, example.target) for prompt, example in zip(asked, train, strict=True)]
         supervised = SftSettings(chosen.sft_rate, chosen.sft_epochs, seed=chosen.seed)
         result = sft(model, tokenizer, pairs, supervised, TrainingProgress("sft", every_seconds=QUIET))
-        tell("sft", steps=result.steps, loss=round(result.loss, 3))
+        last = grade("sft", steps=result.steps, loss=round(result.loss, 3))
     if chosen.grpo_steps:
         online = GrpoSettings(
             chosen.grpo_rate,
             chosen.grpo_steps,
             prompts=chosen.grpo_prompts,
             max_tokens=ANSWER,
+            updates=chosen.grpo_updates,
             seed=chosen.seed,
         )
 
         def reward(index: int, text: str) -> float:
             return subject.worth(train[index], text)
 
-        rewards = grpo(
-            model, tokenizer, asked, reward, online, TrainingProgress("grpo", every_seconds=QUIET)
-        ).rewards
+        progress = TrainingProgress("grpo", chosen.log, every_seconds=0.0 if chosen.log else QUIET)
+        rewards = grpo(model, tokenizer, asked, reward, online, progress).rewards
         tens = [rewards[start : start + 10] for start in range(0, len(rewards), 10)]
-        tell("grpo", rewards=[round(sum(ten) / len(ten), 2) for ten in tens])
+        grade("grpo", last, rewards=[round(sum(ten) / len(ten), 2) for ten in tens])
 
 
 if __name__ == "__main__":

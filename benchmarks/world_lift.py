@@ -3,16 +3,19 @@
     python -m benchmarks.world_lift                                 # the seedling on alfworld-mini, 3 seeds
     python -m benchmarks.world_lift --task webshop-mini             # any task with a world and an expert
     python -m benchmarks.world_lift --expert 96                     # SFT on the demonstrations of such a run
-    python -m benchmarks.world_lift --sft-epochs 0                  # GRPO alone
+    python -m benchmarks.world_lift --sft-epochs 0 --random-games 300    # GRPO alone, after random commands
     python -m benchmarks.world_lift --task alfworld --train DATA/train --test DATA/valid_seen \\
         --model DIR --seeds 0 --sft-games 2000 --sft-rate 2e-4 --sft-batch 16    # official games
     python -m benchmarks.world_lift --seeds 0 --sft-games 400 --grpo-steps 15    # for two CPU cores
     python -m benchmarks.world_lift --grade-every 8 --log FILE      # the course of GRPO, and of every step
 
 Prints a JSON line after each stage with the success on both splits, in percent, as the grader has it: the
-model is saved, opened by the engine and plays greedily. What else the world measures goes to stderr. Then a
-table: means over seeds, lowest and highest in brackets. The first stage is the untouched model, which is
-graded once.
+model is saved, opened by the engine and plays greedily. What else the world measures goes to stderr. GRPO is
+compared with the model that it started from, game by game: the gain with a 95% interval of a paired
+bootstrap, and the p-value of McNemar's test, or of a permutation test if rewards are no wins. Then a table:
+means over seeds, lowest and highest in brackets. The first stage is the untouched model, which is graded
+once. `--random-games` teaches the form of commands and nothing else: SFT on commands that are chosen at
+random among those that are possible, in games that this does not win.
 """
 
 import argparse
@@ -20,6 +23,7 @@ import json
 import math
 import os
 import random
+import shutil
 import sys
 import tempfile
 import time
@@ -28,14 +32,17 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from pydantic import JsonValue
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from agent2rl import registry
+from agent2rl.analysis.gain import mcnemar, sign_permutation
+from agent2rl.analysis.statistics import compare_evaluations
 from agent2rl.core import task as evaluator_folders
 from agent2rl.core.environment import World
-from agent2rl.core.grading_records import EvalSettings
+from agent2rl.core.grading_records import EvalResult, EvalSettings
 from agent2rl.core.task import Example, Task
 from agent2rl.environments.alfworld import AlfworldEnvironment, make_game_finder
 from agent2rl.environments.alfworld.environment import STEPS
@@ -46,7 +53,7 @@ from agent2rl.run.training_data import open_training_world
 from agent2rl.tasks import alfworld
 from agent2rl.training import models
 from agent2rl.training.conversations import encode_demonstrations
-from agent2rl.training.demonstrations import Demonstration
+from agent2rl.training.demonstrations import Demonstration, DemonstrationTurn
 from agent2rl.training.grpo import GrpoSettings
 from agent2rl.training.optimizer import TrainingSchedule
 from agent2rl.training.policy import TrainingSequence
@@ -57,6 +64,7 @@ from agent2rl.training.sft import SftSettings, imitate
 SHIPPED = Path(__file__).parents[1] / "src/agent2rl/models/seedling/files"
 SPLITS = ("feedback", "heldout")
 Scores = dict[str, float]
+Evaluations = dict[str, EvalResult]
 
 
 class Subject:
@@ -77,6 +85,7 @@ class Subject:
         assert world.expert is not None
         self._evaluator, self._tests, self._expert = evaluator, tests, world.expert
         self._filed = filed
+        self._world = world
         self.games = world.games
         self.arena = Arena(
             world.environment, evaluator.prompt, evaluator.action, evaluator.sampling, evaluator.get_kind
@@ -92,16 +101,62 @@ class Subject:
         played = list(encode_expert_games(model, tokenizer, self.arena, self._expert, self.games[:count]))
         return len(played), [row for sequences in played for row in sequences]
 
-    def score(self, directory: Path) -> Scores:
-        found: Scores = {}
+    def play_at_random(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, count: int
+    ) -> tuple[int, list[TrainingSequence]]:
+        """Return the number of games of random commands, and their training sequences."""
+        environment = self._world.environment()
+        dice = random.Random(0)
+        games = [
+            _play_random_game(environment, game, self.arena.kind(game), dice) for game in self.games[:count]
+        ]
+        lost = [game for game in games if not game.won]
+        return len(lost), encode_demonstrations(model, tokenizer, self.arena.prompt, lost)
+
+    def score(self, directory: Path) -> Evaluations:
+        found: Evaluations = {}
         with registry.find_engine("transformers")(directory) as engine:
             for split, games in self._tests.items():
-                results = self._evaluator.evaluate(engine, games, EvalSettings()).results
-                found[split] = round(100 * fmean(result.score for result in results), 1)
+                found[split] = self._evaluator.evaluate(engine, games, EvalSettings())
+                results = found[split].results
                 for name in results[0].metrics:
                     mean = fmean(result.metrics[name] for result in results)
                     print(f"{split} {name} {100 * mean:.1f}", file=sys.stderr)
         return found
+
+
+def _play_random_game(environment: Any, game: Example, kind: str, dice: random.Random) -> Demonstration:
+    """Choose what to do at random, then with what, so that not nearly all commands go somewhere."""
+    step = environment.reset(game)
+    turns = []
+    while not step.done:
+        commands = environment.commands()
+        verb = dice.choice(sorted({command.split()[0] for command in commands}))
+        action = dice.choice([command for command in commands if command.split()[0] == verb])
+        turns.append(DemonstrationTurn(observation=step.observation, action=action))
+        step = environment.step(action)
+    return Demonstration(game=game.id, kind=kind, won=step.won, turns=tuple(turns))
+
+
+def summarize(evaluations: Evaluations) -> Scores:
+    return {
+        split: round(100 * fmean(result.score for result in evaluation.results), 2)
+        for split, evaluation in evaluations.items()
+    }
+
+
+def compare(before: Evaluations, after: Evaluations) -> dict[str, dict[str, object]]:
+    """Compare two models game by game, on each split."""
+    found: dict[str, dict[str, object]] = {}
+    for split in after:
+        gain = compare_evaluations(before[split], after[split])
+        was = {result.id: result.score for result in before[split].results}
+        changes = [result.score - was[result.id] for result in after[split].results]
+        whole = all(change in (-1, 0, 1) for change in changes)
+        p = mcnemar(changes.count(1), changes.count(-1)) if whole else sign_permutation(changes)
+        interval = [round(gain.ci.low, 2), round(gain.ci.high, 2)]
+        found[split] = {"gain": round(gain.improvement, 2), "interval": interval, "p": float(f"{p:.2g}")}
+    return found
 
 
 @contextmanager
@@ -128,31 +183,43 @@ def subject(chosen: argparse.Namespace) -> Iterator[Subject]:
         yield Subject(task, world, tests, chosen.reply_tokens, filed)
 
 
-def stages(subject: Subject, chosen: argparse.Namespace, seed: int) -> Iterator[tuple[str, Scores]]:
+def stages(subject: Subject, chosen: argparse.Namespace, seed: int) -> Iterator[tuple[str, Evaluations]]:
     """Train with one seed; each stage with its scores."""
     model, tokenizer = models.load(chosen.model)
     began = time.monotonic()
+    last: Evaluations | None = None
 
-    def graded(stage: str, **more: object) -> tuple[str, Scores]:
+    def graded(stage: str, against: Evaluations | None = None, **more: object) -> tuple[str, Evaluations]:
         nonlocal began
         now = time.monotonic()
         trained = round(now - began)
         with tempfile.TemporaryDirectory() as place:
-            models.save(model, tokenizer, Path(place) / "model")
-            scores = subject.score(Path(place) / "model")
-        line = json.dumps({"seed": seed, "stage": stage, **scores, "seconds": trained, **more})
-        print(line, flush=True)
+            directory = chosen.save / f"{seed}-{stage}" if chosen.save else Path(place) / "model"
+            shutil.rmtree(directory, ignore_errors=True)
+            models.save(model, tokenizer, directory)
+            evaluations = subject.score(directory)
+        told = {"seed": seed, "stage": stage, **summarize(evaluations), "seconds": trained, **more}
+        if against is not None:
+            told["paired"] = compare(against, evaluations)
+        print(json.dumps(told), flush=True)
         if chosen.log:
             with chosen.log.open("a", encoding="utf-8") as log:
-                log.write(line + "\n")
+                log.write(json.dumps(told) + "\n")
         began += time.monotonic() - now  # grading is not training
-        return stage, scores
+        return stage, evaluations
 
+    if chosen.random_games:
+        games, rows = subject.play_at_random(model, tokenizer, chosen.random_games)
+        form = SftSettings(chosen.sft_rate, 1, chosen.sft_batch, seed=seed)
+        result = imitate(model, rows, form, TrainingProgress("random commands", chosen.log))
+        stage, last = graded("form", games=games, steps=result.steps, loss=round(result.loss, 3))
+        yield stage, last
     if chosen.sft_epochs:
         games, rows = subject.shown(model, tokenizer, chosen.sft_games)
         supervised = SftSettings(chosen.sft_rate, chosen.sft_epochs, chosen.sft_batch, seed=seed)
         result = imitate(model, rows, supervised, TrainingProgress("sft", chosen.log))
-        yield graded("sft", games=games, steps=result.steps, loss=round(result.loss, 3))
+        stage, last = graded("sft", games=games, steps=result.steps, loss=round(result.loss, 3))
+        yield stage, last
     if chosen.grpo_steps:
         online = GrpoSettings(
             chosen.grpo_rate,
@@ -172,14 +239,14 @@ def stages(subject: Subject, chosen: argparse.Namespace, seed: int) -> Iterator[
 
         def look(course: TrainingSchedule) -> None:
             if chosen.grade_every and course.steps % chosen.grade_every == 0:
-                graded("grpo", step=course.steps)
+                graded("grpo", last, step=course.steps)
 
         progress = TrainingProgress("grpo", chosen.log, every_seconds=0.0)
         rewards = grpo_in_world(
             model, tokenizer, subject.arena, subject.games, online, progress, look
         ).rewards
         tens = [rewards[start : start + 10] for start in range(0, len(rewards), 10)]
-        yield graded("grpo", step=len(rewards), rewards=[round(fmean(ten), 2) for ten in tens])
+        yield graded("grpo", last, step=len(rewards), rewards=[round(fmean(ten), 2) for ten in tens])
 
 
 def table(found: dict[str, list[Scores]]) -> Iterator[str]:
@@ -210,6 +277,7 @@ def main() -> None:
     parser.add_argument("--grade-every", type=int, default=0, help="steps of GRPO; 0: at its end")
     parser.add_argument("--log", type=Path, help="a file for each step and each grading, as JSON lines")
     parser.add_argument("--expert", type=int, help="demonstrations of a run with so many; else --sft-games")
+    parser.add_argument("--random-games", type=int, default=0, help="of random commands, before SFT")
     parser.add_argument("--sft-games", type=int, default=1000, help="that the full expert plays")
     parser.add_argument("--sft-epochs", type=int, default=2)
     parser.add_argument("--sft-rate", type=float, default=1e-3)
@@ -228,16 +296,16 @@ def main() -> None:
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--kl", type=float, default=0.0)
     parser.add_argument("--clip-high", type=float, default=0.28)
-    parser.add_argument("--save", type=Path, help="a folder for the models after each stage")
+    parser.add_argument("--save", type=Path, help="a folder in which the models after each stage are kept")
     chosen = parser.parse_args()
     with subject(chosen) as trained:
         found: dict[str, list[Scores]] = {}
         if not chosen.no_base:
-            found = {"base": [trained.score(chosen.model)]}
+            found = {"base": [summarize(trained.score(chosen.model))]}
             print(json.dumps({"stage": "base", **found["base"][0]}), flush=True)
         for seed in chosen.seeds:
-            for stage, scores in stages(trained, chosen, seed):
-                found.setdefault(stage, []).append(scores)
+            for stage, evaluations in stages(trained, chosen, seed):
+                found.setdefault(stage, []).append(summarize(evaluations))
         print("\n".join(table(found)))
 
 

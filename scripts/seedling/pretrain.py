@@ -33,9 +33,9 @@ from transformers import (
 )
 
 from scripts.seedling import corpus
-from scripts.seedling.chat import END, TEMPLATE
+from scripts.seedling.chat import END, REPLY, TEMPLATE
 
-VERSION = 3
+VERSION = 4
 VOCABULARY = 2048
 PAD = "<|pad|>"
 WORDS = Regex(r" ?[0-9]| ?[A-Za-z]+| ?[^\sA-Za-z0-9]+|\s+")
@@ -61,7 +61,10 @@ def train_tokenizer(seed: int) -> PreTrainedTokenizerFast:
     bpe.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY, special_tokens=[PAD, END], initial_alphabet=alphabet, show_progress=False
+        vocab_size=VOCABULARY,
+        special_tokens=[PAD, END, REPLY],
+        initial_alphabet=alphabet,
+        show_progress=False,
     )
     bpe.train_from_iterator(corpus.write_documents(seed * 10**9, 60_000), trainer)
     return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
@@ -82,7 +85,7 @@ def build_config() -> LlamaConfig:
         intermediate_size=512,
         num_hidden_layers=6,
         num_attention_heads=6,
-        num_key_value_heads=6,
+        num_key_value_heads=2,
         max_position_embeddings=2 * CONTEXT,
         tie_word_embeddings=True,
         bos_token_id=None,

@@ -166,7 +166,7 @@ def grpo(
 ) -> GrpoResult:
     """Train the model in place. `reward(index, text)` returns the reward of an answer to a prompt."""
     questions = _QuestionRollouts(
-        prompts, encode(tokenizer, prompts), reward, PolicySampler(model, tokenizer), settings
+        prompts, encode(tokenizer, prompts), reward, PolicySampler(model, tokenizer, fused=True), settings
     )
     return improve(model, questions, settings, progress, look)
 

@@ -203,7 +203,7 @@ def grpo_in_world(
     look: Callable[[TrainingSchedule], None] | None = None,
 ) -> GrpoResult:
     """Train the model in place on episodes that it plays: `settings.prompts` games a step."""
-    sampler = PolicySampler(model, tokenizer)
+    sampler = PolicySampler(model, tokenizer, fused=True)
     rollouts = EpisodeRollouts(sampler, arena, games, settings.group, settings.temperature)
     try:
         return improve(model, rollouts, settings, progress, look)

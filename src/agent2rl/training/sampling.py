@@ -17,6 +17,8 @@ from agent2rl.core.engine import Sampling
 from agent2rl.engines.transformers import CachedConversations, TransformersEngine, measure_batch_limits
 from agent2rl.engines.transformers.decoding import GenerationRequest
 from agent2rl.engines.transformers.loading import describe_model
+from agent2rl.engines.transformers.token_choice import choose_tokens
+from agent2rl.training.fusion import compile_function, fuse_small_operations
 from agent2rl.training.prompts import encode
 
 
@@ -42,13 +44,21 @@ class PolicySample:
 class PolicySampler:
     """Samples from a model that is being trained, with its current weights at each call."""
 
-    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    def __init__(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, fused: bool = False
+    ) -> None:
+        """`fused` compiles small operations on a GPU, here and in the model, if there is much to sample."""
         self._trained, self._tokenizer = model, tokenizer
+        fused = fused and model.device.type == "cuda"
+        if fused:
+            fuse_small_operations(model)
         self._sampling_model = _copy_in_bfloat16(model) if model.device.type == "cuda" else model
         described = describe_model(self._sampling_model, tokenizer)
         self._ends = described.ends
         self._engine = TransformersEngine(described, measure_batch_limits(described))
         self._decoder = self._engine.decoder
+        if fused:
+            self._decoder.forward.choose_tokens = compile_function(choose_tokens)
 
     @property
     def templated(self) -> bool:

@@ -3,8 +3,12 @@
 
 The flash kernel gives a row's keys of one head to one program, which leaves most of the memory's bandwidth
 unused if there are few heads. Here each part of a row's keys has its own program; the parts are then joined
-by their log-sum-exp. Triton comes with torch on NVIDIA GPUs; without it, the flash kernel does the work.
+by their log-sum-exp. Triton comes with torch on NVIDIA GPUs, but needs a C compiler and a folder for what it
+compiles. Where it does not work, the flash kernel does the work.
 """
+
+import logging
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -15,7 +19,10 @@ try:
 except ImportError:
     triton = None
 
+logger = logging.getLogger(__name__)
+
 BLOCK_KEYS = 64
+BLOCK_PARTS = 16
 MIN_QUERIES = 16
 """The smallest matrix product of the GPU; query heads are padded to it."""
 MAX_HEAD_SIZE = 128
@@ -27,12 +34,28 @@ def can_split_keys(query: Tensor, key: Tensor) -> bool:
     """Return whether the kernel can attend with these queries, (heads, rows, size)."""
     size = query.shape[2]
     return (
-        triton is not None
-        and key.shape[0] > 1
+        key.shape[0] > 1
         and size in (32, 64, 128)
         and key.stride(3) == 1
         and query.shape[0] // key.shape[1] <= MIN_QUERIES
+        and is_triton_working()
     )
+
+
+@cache
+def is_triton_working() -> bool:
+    """Run the kernels once, on almost nothing."""
+    if triton is None:
+        return False
+    try:
+        query, keys = torch.zeros((1, 2, 32), device="cuda"), torch.zeros((2, 1, 64, 32), device="cuda")
+        rows = torch.arange(2, device="cuda")
+        attend_with_split_keys(query.bfloat16(), keys.bfloat16(), keys.bfloat16(), rows, rows + 1, None)
+        torch.cuda.synchronize()
+    except Exception as error:
+        logger.debug("Triton does not work here: %s", error)
+        return False
+    return True
 
 
 def attend_with_split_keys(
@@ -57,9 +80,9 @@ def attend_with_split_keys(
         value.stride(0), value.stride(1), value.stride(2),
         heads, parts, heads // key_heads, size, MIN_QUERIES, BLOCK_KEYS,
     )  # fmt: skip
-    weights = (sums - sums.amax(2, keepdim=True)).exp()
-    joined = (outputs * (weights / weights.sum(2, keepdim=True))[..., None]).sum(2)
-    return joined.to(query.dtype)
+    joined = torch.empty((rows, heads, size), dtype=query.dtype, device=query.device)
+    _join_parts[rows, heads](outputs, sums, joined, heads, parts, size, BLOCK_PARTS)
+    return joined
 
 
 if triton is not None:
@@ -122,3 +145,29 @@ if triton is not None:
             mask=own[:, None],
         )
         tl.store(sums + place, tl.where(total > 0, highest + tl.log(total), -1e30), mask=own)
+
+    @triton.jit
+    def _join_parts(
+        outputs, sums, joined, heads, parts, size: tl.constexpr, block: tl.constexpr
+    ) -> None:  # fmt: skip
+        place = tl.program_id(0) * heads + tl.program_id(1)
+        lanes = tl.arange(0, size)
+        highest = -1e30
+        total = 0.0
+        mixed = tl.zeros([size], tl.float32)
+        for start in range(0, parts, block):
+            numbers = start + tl.arange(0, block)
+            there = numbers < parts
+            logs = tl.load(sums + place * parts + numbers, mask=there, other=-1e30)
+            peak = tl.maximum(highest, tl.max(logs, 0))
+            shrink = tl.exp(highest - peak)
+            weights = tl.where(there, tl.exp(logs - peak), 0.0)
+            values = tl.load(
+                outputs + (place * parts + numbers)[:, None] * size + lanes[None, :],
+                mask=there[:, None],
+                other=0.0,
+            )
+            total = total * shrink + tl.sum(weights, 0)
+            mixed = mixed * shrink + tl.sum(values * weights[:, None], 0)
+            highest = peak
+        tl.store(joined + place * size + lanes, (mixed / total).to(joined.dtype.element_ty))

@@ -28,7 +28,7 @@ from agent2rl.engines.transformers.attention import (
 from agent2rl.engines.transformers.decode_kernel import attend_with_split_keys, can_split_keys
 from agent2rl.engines.transformers.kv_cache import CacheSlot, SlotKVCache
 from agent2rl.engines.transformers.loading import LoadedModel
-from agent2rl.engines.transformers.token_choice import choose_tokens
+from agent2rl.engines.transformers.token_choice import choose_tokens, compute_token_offsets
 
 MAX_ERROR_CHARACTERS = 200
 """Maximum characters of the library's error that are shown; it is about shapes, never about the text."""
@@ -41,6 +41,8 @@ class ForwardPass:
         self.model = model
         self.cache = SlotKVCache(model.depth, model.context)
         self.graphs = DecodeGraphs(self) if can_record_graphs(model) else None
+        self.choose_tokens = choose_tokens
+        """Chooses the tokens of a recorded step; training puts a compiled one in its place."""
 
     def feed_slots(self, slots: Sequence[CacheSlot], tokens: Sequence[Sequence[int]]) -> Tensor:
         """Append these tokens to the slots, which are in ascending order; return the logits after the last
@@ -246,6 +248,7 @@ class _DecodeGraph:
         self._state[0] = forward.cache.spare_slot
         self._temperature = torch.ones((), device=device)
         self._number = torch.zeros(1, dtype=torch.long, device=device)
+        self._offsets = compute_token_offsets(forward.model.vocabulary, device)
         self._tokens = torch.zeros((MAX_STEPS, size), dtype=torch.long, device=device)
         self._log_probs = torch.zeros((MAX_STEPS, size), device=device)
         self.graph = torch.cuda.CUDAGraph()
@@ -268,7 +271,8 @@ class _DecodeGraph:
         rows = _RecordedRows(slots, columns, cache)
         every = torch.arange(self._size, device=slots.device)
         logits = self._forward.call_network(tokens, lengths, rows, cache, every)
-        choice = choose_tokens(logits, self._temperature if self._sampled else None, keys, steps)
+        temperature = self._temperature if self._sampled else None
+        choice = self._forward.choose_tokens(logits, temperature, keys, steps, self._offsets)
         self._tokens.index_copy_(0, self._number, choice.tokens[None])
         self._log_probs.index_copy_(0, self._number, choice.log_probs[None])
         self._state[1].copy_(choice.tokens)

@@ -32,15 +32,24 @@ class TokenChoice:
 
 
 def choose_tokens(
-    logits: Tensor, temperature: float | Tensor | None, keys: Tensor, steps: Tensor
+    logits: Tensor,
+    temperature: float | Tensor | None,
+    keys: Tensor,
+    steps: Tensor,
+    offsets: Tensor | None = None,
 ) -> TokenChoice:
-    """Choose one token for each row of logits; greedily if there is no temperature."""
+    """Choose one token for each row of logits; greedily if there is no temperature.
+
+    `offsets` are those of `compute_token_offsets`, if the caller keeps them.
+    """
     sharpened = logits.float()
     if temperature is None:
         scores = sharpened
     else:
         sharpened = sharpened / temperature
-        scores = sharpened + compute_gumbel_noise(mix_bits(keys + steps * STEP_STRIDE), logits.shape[1])
+        if offsets is None:
+            offsets = compute_token_offsets(logits.shape[1], logits.device)
+        scores = sharpened + compute_gumbel_noise(mix_bits(keys + steps * STEP_STRIDE), offsets)
     if logits.dtype == torch.float32:
         best = scores.topk(2)
         margin = ROUNDING * sharpened.abs().amax(dim=1)
@@ -60,9 +69,14 @@ def derive_noise_key(seed: str) -> int:
     return int.from_bytes(hashlib.blake2b(seed.encode(), digest_size=8).digest(), "big", signed=True)
 
 
-def compute_gumbel_noise(keys: Tensor, size: int) -> Tensor:
-    """Return standard Gumbel noise, (keys, size)."""
-    bits = mix_bits(keys[:, None] + torch.arange(1, size + 1, device=keys.device) * TOKEN_STRIDE)
+def compute_token_offsets(size: int, device: torch.device) -> Tensor:
+    """Return what each token of the vocabulary adds to the key of its noise, (size)."""
+    return torch.arange(1, size + 1, device=device) * TOKEN_STRIDE
+
+
+def compute_gumbel_noise(keys: Tensor, offsets: Tensor) -> Tensor:
+    """Return standard Gumbel noise, (keys, offsets)."""
+    bits = mix_bits(keys[:, None] + offsets)
     uniform = ((bits & (1 << FRACTION) - 1).float() + 0.5) / (1 << FRACTION)
     return -(-uniform.log()).log()
 
