@@ -146,17 +146,34 @@ def summarize(evaluations: Evaluations) -> Scores:
 
 
 def compare(before: Evaluations, after: Evaluations) -> dict[str, dict[str, object]]:
-    """Compare two models game by game, on each split."""
+    """Compare two models game by game, on each split; also by mean reward, where that is not the score."""
     found: dict[str, dict[str, object]] = {}
     for split in after:
-        gain = compare_evaluations(before[split], after[split])
-        was = {result.id: result.score for result in before[split].results}
-        changes = [result.score - was[result.id] for result in after[split].results]
-        whole = all(change in (-1, 0, 1) for change in changes)
-        p = mcnemar(changes.count(1), changes.count(-1)) if whole else sign_permutation(changes)
-        interval = [round(gain.ci.low, 2), round(gain.ci.high, 2)]
-        found[split] = {"gain": round(gain.improvement, 2), "interval": interval, "p": float(f"{p:.2g}")}
+        found[split] = _compare_scores(before[split], after[split])
+        if "reward" in after[split].results[0].metrics:
+            found[f"{split} reward"] = _compare_scores(*map(_take_rewards, (before[split], after[split])))
     return found
+
+
+def _compare_scores(before: EvalResult, after: EvalResult) -> dict[str, object]:
+    gain = compare_evaluations(before, after)
+    was = {result.id: result.score for result in before.results}
+    changes = [result.score - was[result.id] for result in after.results]
+    whole = all(change in (-1, 0, 1) for change in changes)
+    p = mcnemar(changes.count(1), changes.count(-1)) if whole else sign_permutation(changes)
+    interval = [round(gain.ci.low, 2), round(gain.ci.high, 2)]
+    start = 100 * fmean(was.values())
+    return {
+        "from": round(start, 2),
+        "gain": round(gain.improvement, 2),
+        "interval": interval,
+        "p": float(f"{p:.2g}"),
+    }
+
+
+def _take_rewards(evaluation: EvalResult) -> EvalResult:
+    results = (result.model_copy(update={"score": result.metrics["reward"]}) for result in evaluation.results)
+    return EvalResult(results=tuple(results))
 
 
 @contextmanager
