@@ -16,7 +16,7 @@ from agent2rl.analysis.campaigns.run_digest import RunDigest, RunSpending, Score
 from agent2rl.record.paths import RunPaths
 from agent2rl.report import digests
 
-TASKS, AGENTS, DRIVERS, MODES = 6, 5, 5, ("free", "sft-only", "rl-only", "multi")
+TASKS, AGENTS, DRIVERS, MODES = 6, 5, 5, ("free", "sft-only", "rl-oriented", "multi")
 POINTS = 10
 
 

@@ -126,7 +126,7 @@ def test_the_agent_reads_the_prompts_that_the_grader_uses(
     assert isinstance(task.evaluator, SingleTurn)
     examples = task.load(None).train
     assert len(questions.rows) == len(examples)
-    assert job.seed == 3
+    assert (job.seed, job.mode) == (3, "free")
     for row, example in zip(questions.rows, examples, strict=True):
         assert build_chat(row) == task.evaluator.chat(example, templated=True)
 
@@ -157,6 +157,12 @@ def test_without_a_reward_there_is_only_sft() -> None:
         train.order_stages(["grpo"], QuestionSubject([], None))
 
 
+def test_without_a_reward_a_run_that_must_end_with_rl_is_refused(job: train.RecipeJob) -> None:
+    assert next(train.order_stages(["sft", "grpo"], job.subject, "rl-oriented")) == "sft"
+    with pytest.raises(UserError, match="no reward"):
+        train.order_stages(["sft", "grpo"], QuestionSubject([], None), "rl-oriented")
+
+
 def test_the_stages_are_taken_in_turn_and_the_last_one_again(job: train.RecipeJob) -> None:
     stages = train.order_stages(["sft", "grpo"], job.subject)
     assert [next(stages) for _ in range(4)] == ["sft", "grpo", "grpo", "grpo"]
@@ -184,18 +190,24 @@ def test_only_a_better_score_is_a_rise(answer: dict[str, float], score: float | 
         ("recipe", "free", ("sft", "grpo")),
         ("recipe", "multi", ("sft", "grpo")),
         ("recipe", "sft-only", ("sft",)),
+        ("recipe", "rl-oriented", ("sft", "grpo")),
         ("recipe", "rl-only", ("grpo",)),
         ("recipe:sft", "free", ("sft",)),
         ("recipe:grpo", "rl-only", ("grpo",)),
+        ("recipe:grpo", "rl-oriented", ("grpo",)),
     ],
 )
 def test_the_mode_of_a_run_is_kept(name: str, mode: Mode, stages: tuple[str, ...]) -> None:
     assert registry.find_agent(name).command(brief(mode)).argv[3:] == stages
 
 
-def test_a_recipe_that_the_mode_forbids_or_that_is_none_is_refused() -> None:
-    assert AGENT.secrets == ()
+@pytest.mark.parametrize("mode", ["rl-only", "rl-oriented"])
+def test_a_recipe_that_the_mode_forbids_is_refused(mode: Mode) -> None:
     with pytest.raises(UserError, match="does not allow recipe:sft"):
-        registry.find_agent("recipe:sft").command(brief("rl-only"))
+        registry.find_agent("recipe:sft").command(brief(mode))
+
+
+def test_a_recipe_that_is_none_is_refused() -> None:
+    assert AGENT.secrets == ()
     with pytest.raises(UserError, match="There is no recipe"):
         registry.find_agent("recipe:dpo")

@@ -2,7 +2,8 @@
 
 import json
 import time
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from types import SimpleNamespace
@@ -23,6 +24,7 @@ from agent2rl.training.demonstrations import (
     DemonstrationTurn,
     format_demonstrations,
 )
+from agent2rl.training.optimizer import TrainingSchedule
 from agent2rl.training.sampling import PolicySampler
 from tests.helpers.stairs_environment import STAIRS_EXAMPLES, STAIRS_PROMPT, StairsEnvironment, StairsExpert
 from tests.helpers.tiny_models import write_tiny_llama
@@ -52,7 +54,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> train.RecipeJob:
     (data / "world.json").write_text(json.dumps({"world": "tests.agents.test_recipe_world:open_stairs"}))
     (data / "expert").touch()
     (tmp_path / "eval.py").write_text(EVAL)
-    (tmp_path / "run_meta.json").write_text(json.dumps({"seed": 3}))
+    (tmp_path / "run_meta.json").write_text(json.dumps({"seed": 3, "mode": "free"}))
     places = {"WORKSPACE": tmp_path, "DATA_PATH": data, "OUTPUT_DIR": tmp_path / "output"}
     places["MODEL_PATH"] = write_tiny_llama(tmp_path / "base")
     for name, path in places.items():
@@ -168,3 +170,77 @@ def reward(games: WorldSubject, learner: PolicyLearner) -> float:
         practice.close()
         sampler.close()
     return fmean(attempt.reward for group in found for attempt in group)
+
+
+@dataclass
+class InstantSubject:
+    """Trains nothing, and remembers from which model it would have."""
+
+    starts: list[str] = field(default_factory=list)
+
+    def stages(self, wanted: Sequence[str]) -> list[str]:
+        return list(wanted)
+
+    def sft(self, now: TrainingRound, learner: PolicyLearner) -> float:
+        del learner
+        self.starts.append(f"{now.stage} from {now.start.name}")
+        return 1.0
+
+    def grpo(
+        self, now: TrainingRound, learner: PolicyLearner, look: Callable[[TrainingSchedule], None]
+    ) -> float:
+        del look
+        return self.sft(now, learner)
+
+
+def run_rounds(
+    job: train.RecipeJob, monkeypatch: pytest.MonkeyPatch, clock: Sequence[float], scores: Sequence[float]
+) -> tuple[list[str], list[str]]:
+    """Run the recipe until the clock ends; return where its rounds began and what it submitted."""
+    subject, submitted, answers, seconds = InstantSubject(), [], iter(scores), iter(clock)
+
+    def submit_model(path: Path) -> dict[str, float]:
+        assert path.is_dir()
+        submitted.append(path.name)
+        return {"score": next(answers), "baseline_score": 10.0}
+
+    monkeypatch.setattr(train.RecipeJob, "read", lambda: replace(job, subject=subject))
+    monkeypatch.setattr(train, "submit_model", submit_model)
+    monkeypatch.setattr(train, "fetch_remaining_seconds", lambda: next(seconds, 0.0))
+    monkeypatch.setattr("sys.argv", ["train", "sft", "grpo"])
+    train.main()
+    return subject.starts, submitted
+
+
+def test_a_warm_up_is_submitted_where_any_training_may_win(
+    job: train.RecipeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds = run_rounds(job, monkeypatch, (100, 100, 60), scores=(50.0, 40.0))
+    assert rounds == (["sft from base", "grpo from 1-sft"], ["1-sft", "2-grpo"])
+
+
+def test_in_rl_oriented_grpo_starts_from_a_warm_up_that_is_not_submitted(
+    job: train.RecipeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    oriented = replace(job, mode="rl-oriented")
+    starts, submitted = run_rounds(oriented, monkeypatch, (100, 100, 60, 40), scores=(40.0, 30.0))
+    assert starts == ["sft from base", "grpo from 1-sft", "grpo from 2-grpo"]
+    assert submitted == ["2-grpo", "3-grpo"]
+    assert not (job.output / "1-sft").exists()
+
+
+def test_in_rl_oriented_the_warm_up_stays_until_grpo_beats_the_base_model(
+    job: train.RecipeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    oriented = replace(job, mode="rl-oriented")
+    starts, submitted = run_rounds(oriented, monkeypatch, (100, 100, 60, 40), scores=(5.0, 30.0))
+    assert starts == ["sft from base", "grpo from 1-sft", "grpo from 1-sft"]
+    assert submitted == ["2-grpo", "3-grpo"]
+
+
+def test_in_rl_oriented_a_warm_up_that_leaves_no_time_for_grpo_is_skipped(
+    job: train.RecipeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    oriented = replace(job, mode="rl-oriented")
+    starts, submitted = run_rounds(oriented, monkeypatch, (14, 14, 14), scores=(40.0,))
+    assert (starts, submitted) == (["grpo from base"], ["2-grpo"])

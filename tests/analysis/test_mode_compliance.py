@@ -1,5 +1,7 @@
 """Whether the best weights came about as the mode allows."""
 
+from typing import get_args
+
 import pytest
 
 from agent2rl.analysis.findings import EvidenceBook, RouteVerdict
@@ -24,6 +26,19 @@ def by(*names: str, confidence: float = 0.9) -> RouteVerdict:
         ("rl-only", ("other",), "unknown"),
         ("rl-only", ("unknown",), "unknown"),
         ("rl-only", ("none",), "kept"),
+        ("rl-oriented", ("sft", "policy-gradient"), "kept"),
+        ("rl-oriented", ("sft", "online-rl"), "kept"),
+        ("rl-oriented", ("policy-gradient",), "kept"),
+        ("rl-oriented", ("sft", "rejection"), "kept"),
+        ("rl-oriented", ("sft", "preference"), "kept"),
+        ("rl-oriented", ("other", "policy-gradient"), "kept"),
+        ("rl-oriented", ("none",), "kept"),
+        ("rl-oriented", ("sft",), "broken"),
+        ("rl-oriented", ("policy-gradient", "sft"), "broken"),
+        ("rl-oriented", ("sft", "policy-gradient", "sft"), "broken"),
+        ("rl-oriented", ("other", "sft"), "broken"),
+        ("rl-oriented", ("policy-gradient", "other"), "unknown"),
+        ("rl-oriented", ("unknown",), "unknown"),
         ("sft-only", ("sft",), "kept"),
         ("sft-only", ("sft", "policy-gradient"), "broken"),
         ("sft-only", ("online-rl",), "broken"),
@@ -45,19 +60,27 @@ def test_a_broken_mode_says_by_what() -> None:
     assert found.message == "The best weights were trained by sft alone, but rl-only forbids sft."
 
 
-def test_an_unsure_route_breaks_nothing() -> None:
-    assert (
-        check_compliance("rl-only", by("sft", confidence=0.45), "derived", EvidenceBook()).verdict
-        == "unknown"
+def test_a_model_that_ends_with_its_warm_up_says_what_its_last_stage_was() -> None:
+    found = check_compliance("rl-oriented", by("policy-gradient", "sft"), "derived", EvidenceBook())
+    assert found.message == (
+        "The best weights were trained by policy-gradient + sft. Their last stage is sft, but rl-oriented "
+        "requires reinforcement learning as the last stage."
     )
+
+
+@pytest.mark.parametrize(("mode", "routes"), [("rl-only", ("sft",)), ("rl-oriented", ("sft",))])
+def test_an_unsure_route_breaks_nothing(mode: Mode, routes: tuple[str, ...]) -> None:
+    unsure = by(*routes, confidence=0.45)
+    assert check_compliance(mode, unsure, "derived", EvidenceBook()).verdict == "unknown"
 
 
 def test_without_a_best_submission_nothing_is_known() -> None:
     assert check_compliance("sft-only", None, "unknown", EvidenceBook()).verdict == "unknown"
 
 
-def test_a_copy_keeps_every_mode() -> None:
-    assert check_compliance("rl-only", by("sft"), "copied", EvidenceBook()).verdict == "kept"
+@pytest.mark.parametrize("mode", ["sft-only", "rl-oriented", "rl-only"])
+def test_a_copy_keeps_every_mode(mode: Mode) -> None:
+    assert check_compliance(mode, by("sft"), "copied", EvidenceBook()).verdict == "kept"
 
 
 @pytest.mark.parametrize(
@@ -79,5 +102,5 @@ def test_multi_wants_submissions_of_more_than_one_paradigm(
     )
 
 
-def test_every_mode_that_agents_are_told_of_is_known_here() -> None:
-    assert {*FORBIDDEN, "free", "multi"} == {*MODES}
+def test_every_mode_is_in_the_instructions_and_has_a_rule() -> None:
+    assert {*FORBIDDEN, "free", "multi"} == {*MODES} == {*get_args(Mode)}

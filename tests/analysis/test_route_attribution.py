@@ -208,6 +208,57 @@ def test_the_recipe_tells_by_its_command_and_its_log() -> None:
     assert attempt_training.attribute_route(later, {}, book, known=known).routes[-1] == "online-rl"
 
 
+def test_a_warm_up_that_the_recipe_did_not_submit_is_read_in_its_log() -> None:
+    log = (
+        "round 1: sft from seedling, 30 s, rate x 1\n"
+        "round 2: grpo from 1-sft, 60 s, rate x 1\n"
+        "round 3: grpo from 2-grpo-half, 60 s, rate x 1\n"
+    )
+    printed = [PrintedText("agent.log", log, first_line=7)]
+    command = ["python -m agent2rl.agents.recipe.train sft grpo"]
+    book = EvidenceBook()
+    for path in ("output/2-grpo", "output/3-grpo"):
+        span = make_span([], command, path, printed=printed)
+        found = attempt_training.attribute_route(span, {}, book)
+        assert found.routes == ("sft", "policy-gradient")
+        cited = {piece.where for piece in book.pieces if piece.id in found.evidence}
+        assert {"process 100", "agent.log:7", "agent.log:8"} <= cited
+
+
+def test_a_log_whose_rounds_name_each_other_ends() -> None:
+    log = "round 1: sft from 2-grpo, 30 s, rate x 1\nround 2: grpo from 1-sft, 60 s, rate x 1\n"
+    command = ["python -m agent2rl.agents.recipe.train sft grpo"]
+    span = make_span([], command, "output/2-grpo", printed=[PrintedText("agent.log", log, first_line=1)])
+    assert verdict(span).routes[-1] == "policy-gradient"
+
+
+def test_a_long_history_keeps_its_first_and_its_last_stages() -> None:
+    span = make_span([sft("output/next", "output/first")], ["python code/sft.py"], "output/next")
+    before = by("sft", "policy-gradient", "sft", "policy-gradient", "sft", "policy-gradient")
+    assert verdict(span, output_first=before).routes == (*before.routes[:5], "sft")
+
+
+def test_each_of_the_weights_that_an_attempt_wrote_has_a_route_of_its_own() -> None:
+    """An agent may submit its warm-up later, after the model that was trained further."""
+    saved = [SavedWeights("output/sft", 9.0, 1), SavedWeights("output/rl", 19.0, 1)]
+    span = make_span(
+        [sft("output/sft"), grpo("output/rl", "output/sft")],
+        ["python code/sft.py", "python code/grpo.py"],
+        "output/rl",
+        weights=[*saved, SavedWeights("output/by-hand", 19.0, 1)],
+    )
+    book = EvidenceBook()
+    route = attempt_training.attribute_route(span, {}, book)
+    weights = attempt_training.attribute_weights(span, route, book)
+    assert {path: found.routes for path, found in weights.items()} == {
+        "output/sft": ("sft",),
+        "output/rl": ("sft", "policy-gradient"),
+        "output/by-hand": ("sft", "policy-gradient"),
+    }
+    later = attempt_training.attribute_route(make_span([], [], "output/sft"), {}, book, known=weights)
+    assert later.routes == ("sft",)
+
+
 @pytest.mark.parametrize(
     ("command", "route"),
     [

@@ -143,6 +143,7 @@ def test_the_gain_is_the_held_out_improvement_of_the_submission_that_feedback_ch
     found = digested(submission(1, 10, 35.0))
     assert (found.baseline, found.score, found.improvement, found.gain) == (30.0, 40.0, 10.0, 10.0)
     assert (found.chosen_gain, found.real, found.route) == (15.0, False, "sft + online-rl")
+    assert found.compliance == "free"
     assert found.interval == CI
 
 

@@ -1,6 +1,7 @@
 """The table of runs: what it finds, and that it follows the directories, which are the truth."""
 
 import json
+import re
 import shutil
 import sqlite3
 import time
@@ -12,7 +13,7 @@ import httpx
 import pytest
 
 from agent2rl.dashboard.run_filter import PAGE
-from agent2rl.dashboard.run_index import RunIndex, RunQuery, read_digests
+from agent2rl.dashboard.run_index import RunIndex, RunQuery, read_digests, read_stamps
 from agent2rl.dashboard.server import create_app
 from agent2rl.dashboard.state import Dashboard
 from agent2rl.record.paths import RunPaths
@@ -30,7 +31,7 @@ def name(number: int) -> str:
     return f"202603{1 + number % DAYS:02d}-00{minute:02d}{second:02d}-run-{number}"
 
 
-def lay(runs: Path, number: int, gain: float | None = None) -> RunPaths:
+def lay(runs: Path, number: int, gain: float | None = None, **known: object) -> RunPaths:
     """As far as the table looks into a run that has a digest."""
     paths = RunPaths(runs / name(number))
     paths.report.mkdir(parents=True, exist_ok=True)
@@ -40,6 +41,7 @@ def lay(runs: Path, number: int, gain: float | None = None) -> RunPaths:
         "task": f"task-{number % TASKS}",
         "agent": f"agent_{number % AGENTS}",
         "curve": make_score_course((9, 2)),
+        **known,
     }
     new = make_digest(float(number) if gain is None else gain, paths.run_id, **known)
     paths.digest.write_text(CachedDigest(version=VERSION, ledger_head="1 head", digest=new).model_dump_json())
@@ -107,6 +109,35 @@ def test_all_of_a_choice_is_in_the_address(many: Path, tmp_path: Path) -> None:
         assert pages[0].index(f'value="{name(0)}"') < pages[0].index(f'value="{name(4)}"')
         assert f'value="{name(1996)}"' in pages[1]
         assert "No runs match" in client.get("/table?q=nothing-like-it").text
+
+
+def test_the_table_says_whether_a_run_kept_its_mode(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    for number, verdict in enumerate(("kept", "broken", "unknown", "free", None)):
+        lay(runs, number, mode="rl-oriented" if verdict != "free" else "free", compliance=verdict)
+    with (
+        serve_dashboard(runs, tmp_path / "cache") as board,
+        httpx.Client(base_url=board.url, timeout=120) as client,
+    ):
+        table = client.get("/table?sort=gain&order=up").text
+    cells = re.findall(r"<td>(rl-oriented|free)(.*?)</td>", table)
+    assert [(mode, re.findall(r'badge (\w+)">([^<]+)<', rest)) for mode, rest in cells] == [
+        ("rl-oriented", [("good", "kept")]),
+        ("rl-oriented", [("bad", "broken")]),
+        ("rl-oriented", [("warn", "unknown")]),
+        ("free", []),
+        ("rl-oriented", []),
+    ]
+
+
+def test_a_digest_that_is_made_later_brings_the_verdict_on_the_mode(few: RunIndex) -> None:
+    paths = lay(few.runs, 3, mode="rl-only")
+    few.refresh()
+    new = make_digest(1.0, paths.run_id, mode="rl-only", compliance="broken")
+    stamp = dict(read_stamps(few.runs))[paths.run_id].text
+    few.store_digest(paths.run_id, stamp, new.model_dump_json())
+    (row,) = few.select_rows(RunQuery(words="run-3"))[0]
+    assert row.compliance == "broken"
 
 
 def test_runs_that_change_appear_or_disappear_are_followed(few: RunIndex) -> None:

@@ -116,6 +116,33 @@ def test_runs_that_others_broke_are_counted_apart_and_never_as_zero() -> None:
     )
 
 
+def test_the_leaderboard_says_how_many_runs_kept_their_mode(tmp_path: Path) -> None:
+    verdicts = ["kept", "kept", "broken", "unknown", None]
+    oriented = [
+        make_digest(4.0, f"o{at}", mode="rl-oriented", compliance=verdict, seed=at)
+        for at, verdict in enumerate(verdicts)
+    ]
+    free = make_digests([3.0] * 5, "f", compliance="free")
+    board = build_leaderboard([*oriented, *free])
+    assert board.rows[0].all.compliance == {"broken": 1, "kept": 2, "unknown": 1}
+    column = campaign_tables.list_columns(board).index("mode kept")
+    assert [row[column] for row in campaign_tables.build_rows(board)] == ["2 of 4 (1 unknown)", "–"]
+    assert campaign_tables.build_notes(board)[-1] == "1 run broke its mode. It is counted."
+    first = campaign_tables.build_leaderboard_rows(board)[0]
+    assert (first["mode_kept"], first["mode_broken"], first["mode_unknown"]) == (2, 1, 1)
+    page = campaign_page.write(analyse_digests([*oriented, *free]), tmp_path).read_text()
+    assert "2 of 4 (1 unknown)" in page
+    assert "1 run broke its mode. It is counted." in page
+    (cell,) = [row for row in read_csv_rows(tmp_path / "cells.csv") if row["mode"] == "rl-oriented"]
+    assert (cell["mode_kept"], cell["mode_broken"], cell["mode_unknown"]) == ("2", "1", "1")
+
+
+def test_a_leaderboard_of_runs_that_may_train_as_they_like_has_no_such_column() -> None:
+    board = build_leaderboard(make_digests([3.0] * 5, compliance="free"))
+    assert "mode kept" not in campaign_tables.list_columns(board)
+    assert len(campaign_tables.list_columns(board)) == len(campaign_tables.build_rows(board)[0])
+
+
 def test_two_runs_are_not_enough_to_say() -> None:
     made = build_leaderboard(make_digests([3.0, 4.0]))
     (row,) = made.rows

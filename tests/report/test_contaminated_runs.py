@@ -211,7 +211,7 @@ def test_a_real_run_is_marked_everywhere_and_an_old_one_still_opens(bench: RunLa
     assert json.loads(run.paths.report_json.read_bytes())["contaminated"] is True
     done = bench.cli("export", "jsonl")
     exported = json.loads(done.stdout)
-    assert (exported["contaminated"], exported["instructions_version"]) == (True, 4)
+    assert (exported["contaminated"], exported["instructions_version"]) == (True, 5)
     assert "1 of these runs is contaminated" in bench.cli("export", "csv").stderr
     assert "--include-contaminated" in bench.cli("leaderboard").stderr
     campaign = bench.home / "small.toml"

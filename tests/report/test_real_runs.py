@@ -10,7 +10,8 @@ import pytest
 from agent2rl.analysis.findings import AttemptFindings
 from agent2rl.engines.scripted import ScriptedEngine
 from agent2rl.record.paths import RunPaths
-from agent2rl.report import export
+from agent2rl.record.reader import read_run
+from agent2rl.report import digests, export
 from agent2rl.report.record import RunReport
 from tests.helpers.openai_server import serve_engine
 from tests.helpers.run_launcher import FinishedRun, RunLauncher
@@ -244,6 +245,22 @@ def test_supervised_training_where_only_reinforcement_is_allowed_is_flagged(
     compliance = analysed(run.paths, shared_bench).findings.compliance
     assert compliance.verdict == "broken"
     assert compliance.evidence
+
+
+def test_a_warm_up_before_reinforcement_keeps_the_mode_that_is_oriented_to_it(
+    shared_bench: RunLauncher,
+) -> None:
+    both = 'work("sft.py", SFT)\nwork("rl.py", RL)\nsubmit("output/rl")\n'
+    run = shared_bench.run(WORK + both, "--mode", "rl-oriented")
+    report = analysed(run.paths, shared_bench)
+    compliance = report.findings.compliance
+    assert (compliance.mode, compliance.verdict) == ("rl-oriented", "kept")
+    assert "sft + policy-gradient" in compliance.message
+    evidence = cited(report, compliance.evidence)
+    assert all(name in evidence for name in ("code/sft.py", "code/rl.py", "process"))
+    assert shared_bench.cli("report", str(run.paths.root)).returncode == 0
+    assert export.build_wide_row(read_run(run.paths))["compliance"] == "kept"
+    assert digests.read_digest(run.paths).compliance == "kept"
 
 
 def test_an_agent_that_crashes_before_it_submits_is_told_with_its_traceback(

@@ -55,10 +55,12 @@ def test_the_examples_of_the_brief_work_as_they_stand_and_claims_are_kept_beside
 def test_the_rules_say_what_happens_in_each_case_and_the_ledger_says_which_version_they_are(
     bench: RunLauncher,
 ) -> None:
-    run = bench.run("say(text=(WORKSPACE / 'instructions.md').read_text())", "--mode", "rl-only")
+    run = bench.run("say(text=(WORKSPACE / 'instructions.md').read_text())", "--mode", "rl-oriented")
     rules = " ".join(run.said["text"].partition("## The rules")[2].split())
     for rule in (
-        "Mode `rl-only`: Reinforcement learning only: no supervised training on answers.",
+        "Mode `rl-oriented`: Improve the model by reinforcement learning.",
+        "Supervised training on answers may come first, as a warm-up.",
+        "The last training stage of your best submission must be reinforcement learning",
         "If several have the same improvement, the earliest of them counts.",
         "A score of `null` means that there is no score: the submission was rejected, failed or expired",
         "is scored, but it cannot be your best submission",
@@ -69,8 +71,8 @@ def test_the_rules_say_what_happens_in_each_case_and_the_ledger_says_which_versi
     ):
         assert rule in rules
     started = [json.loads(line) for line in run.paths.ledger.read_text().splitlines()]
-    assert [entry["data"]["instructions_version"] for entry in started if entry["kind"] == "started"] == [4]
-    assert json.loads(run.paths.spec.read_text())["instructions_version"] == 4
+    assert [entry["data"]["instructions_version"] for entry in started if entry["kind"] == "started"] == [5]
+    assert json.loads(run.paths.spec.read_text())["instructions_version"] == 5
 
 
 @pytest.mark.parametrize("kind", ["link", "linked folder", "pipe", "folder", "absent", "bytes", "long"])

@@ -177,7 +177,7 @@ def _analyse_attempts(
         )
         attempts.append(attempt)
         if route:
-            known |= {each.path: route for each in span.weights}
+            known |= attempt_training.attribute_weights(span, route, book, known=known)
             if span.submission:
                 earlier[span.submission.id] = route
                 known[span.submission.path.removeprefix(WORKSPACE)] = route

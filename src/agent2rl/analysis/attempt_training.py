@@ -43,8 +43,8 @@ FOREIGN = 0.7
 """Confidence factor if the weights do not derive from the base model."""
 MOST_ROUTES = 6
 RECIPE = "agent2rl.agents.recipe.train"
-ROUND = re.compile(r"^round (\d+): (sft|grpo) from (\S+), ", re.M)
-RECIPE_MODEL = re.compile(r"(?:^|/)(\d+)-(sft|grpo)(?:-half)?$")
+ROUND = re.compile(r"^round (\d{1,9}): (sft|grpo) from (\S+), ", re.M)
+RECIPE_MODEL = re.compile(r"(?:^|/)(\d{1,9})-(sft|grpo)(?:-half)?$")
 
 
 def attribute_route(
@@ -71,7 +71,8 @@ def attribute_route(
         evidence = book.add_evidence("submission", where, text)
         return before.model_copy(update={"evidence": (evidence, *before.evidence)})
     reading = read_programs(span)
-    verdict = _read_recipe_log(span, reading, known, book) or _decide_route(span, reading, known, book)
+    path = normalise_path(submission.path) if submission else None
+    verdict = _read_recipe_log(span, reading, known, book) or _decide_route(span, reading, path, known, book)
     logger.debug(
         "Attempt %d: %s with confidence %.2f (%d launches, %d trainings)",
         span.number, verdict.name, verdict.confidence, len(reading.launches), len(reading.stages),
@@ -79,10 +80,36 @@ def attribute_route(
     return verdict
 
 
+def attribute_weights(
+    span: AttemptSpan,
+    route: RouteVerdict,
+    book: EvidenceBook,
+    *,
+    known: Mapping[str, RouteVerdict] | None = None,
+) -> dict[str, RouteVerdict]:
+    """Return how all weights that the attempt wrote were produced, by path.
+
+    An attempt may write more than it submits, such as a warm-up. Weights of which the code does not show how
+    they were produced have the attempt's own `route`.
+    """
+    reading, routes = read_programs(span), {}
+    for path in dict.fromkeys(saved.path for saved in span.weights):
+        history = reading.find_weights(normalise_path(path))
+        told = history is not None and bool(history.stages)
+        routes[path] = (
+            _decide_route(span, reading, normalise_path(path), known or {}, book) if told else route
+        )
+    return routes
+
+
 def _decide_route(
-    span: AttemptSpan, reading: ProgramReading, known: Mapping[str, RouteVerdict], book: EvidenceBook
+    span: AttemptSpan,
+    reading: ProgramReading,
+    path: str | None,
+    known: Mapping[str, RouteVerdict],
+    book: EvidenceBook,
 ) -> RouteVerdict:
-    path = normalise_path(span.submission.path) if span.submission else None
+    """Return the route of the weights at a path; of everything that was trained if it is None."""
     history, confidence = _find_history(reading, path)
     stages = _drop_late_stages(span, reading, history.stages, path)
     before = _find_earlier_route(history.origins, known)
@@ -195,7 +222,9 @@ def _drop_repeats(routes: Sequence[Route]) -> tuple[Route, ...]:
             merged.append(route)
     if len(merged) > 1:
         merged = [route for route in merged if route != "unknown"] or ["unknown"]
-    return tuple(merged[:MOST_ROUTES])
+    if len(merged) > MOST_ROUTES:
+        merged = [*merged[: MOST_ROUTES - 1], merged[-1]]  # modes depend on the last stage
+    return tuple(merged)
 
 
 def _cite_stages(
@@ -257,20 +286,53 @@ def _read_recipe_log(
         return RouteVerdict(routes=("none",), confidence=0.6)
     route = _weigh_stage(DetectedStage("policy-gradient" if stage == "grpo" else "sft", 0.95, ()), span)[0]
     folder = span.submission.path.rpartition("/")[0] if span.submission else "output"
+    trail = _trace_unsubmitted_rounds(number, rounds, folder, known)
+    if trail:
+        start = rounds[trail[0]][1]
     before = (
         _find_earlier_route((f"{folder}/{start}",), known) if start else _find_earlier_in_round(number, known)
     )
     evidence = [_cite_process(recipe.process, book)] if recipe.process else []
-    for printed in span.printed:
-        for index, line in enumerate(printed.text.split("\n")):
-            if line.startswith(f"round {number}: "):
-                evidence.append(book.add_evidence("log", printed.cite_line(index), line, printed.at))
+    evidence += [cited for each in (*trail, number) for cited in _cite_round(span, each, book)]
     evidence += _cite_rollouts(span, (DetectedStage(route, 1.0, ()),), book)
     confidence = 0.95 if start or before or number == "1" else 0.8
-    routes = [*(before.routes if before else ()), route]
+    warm_up: list[Route] = ["sft" if rounds[each][0] == "sft" else route for each in trail]
+    routes = [*(before.routes if before else ()), *warm_up, route]
     return RouteVerdict(
         routes=_drop_repeats(routes), confidence=confidence, evidence=tuple(dict.fromkeys(evidence))
     )
+
+
+def _trace_unsubmitted_rounds(
+    number: str,
+    rounds: Mapping[str, tuple[str, str]],
+    folder: str,
+    known: Mapping[str, RouteVerdict],
+) -> list[str]:
+    """Return the rounds of this attempt that a round continued from, the first one first.
+
+    Their models were not submitted, as a warm-up in mode rl-oriented.
+    """
+    trail: list[str] = []
+    while number in rounds:
+        start = rounds[number][1]
+        match = RECIPE_MODEL.search(start)
+        if not match or _find_earlier_route((f"{folder}/{start}",), known):
+            break
+        if match[1] not in rounds or int(match[1]) >= int(number):
+            break
+        number = match[1]
+        trail.insert(0, number)
+    return trail
+
+
+def _cite_round(span: AttemptSpan, number: str, book: EvidenceBook) -> list[str]:
+    return [
+        book.add_evidence("log", printed.cite_line(index), line, printed.at)
+        for printed in span.printed
+        for index, line in enumerate(printed.text.split("\n"))
+        if line.startswith(f"round {number}: ")
+    ]
 
 
 def _find_earlier_in_round(number: str, known: Mapping[str, RouteVerdict]) -> RouteVerdict | None:

@@ -263,11 +263,15 @@ class Gain(Record):
     """The largest changes."""
 
 
+ComplianceVerdict = Literal["kept", "broken", "unknown", "free"]
+"""`free`: the mode allows anything."""
+
+
 class Compliance(Record):
     """Whether the best weights were trained as the run's mode allows."""
 
     mode: Mode
-    verdict: Literal["kept", "broken", "unknown", "free"]
+    verdict: ComplianceVerdict
     message: str
     evidence: EvidenceIds = ()
 

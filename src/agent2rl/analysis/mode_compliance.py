@@ -2,12 +2,14 @@
 
 The modes, as the agent's instructions (instructions.md) describe them:
 
-    sft-only   no training signal may come from rewards. Samples that were selected by a check and pairs of a
-               better and a worse answer are such signals, too
-    rl-only    no supervised training on given answers. Training on the model's own answers that passed a
-               check is reinforcement. A supervised stage before RL breaks the mode
-    multi      more than one paradigm, with a submission from each
-    free       anything
+    sft-only     no training signal may come from rewards. Samples that were selected by a check and pairs of
+                 a better and a worse answer are such signals, too
+    rl-oriented  the last stage is reinforcement learning. A supervised warm-up may come before it
+    rl-only      no supervised training on given answers, not even as a warm-up
+    multi        more than one paradigm, with a submission from each
+    free         anything
+
+Training on the model's own answers that passed a check is reinforcement, and so is training on pairs.
 """
 
 from collections.abc import Sequence
@@ -19,7 +21,14 @@ from agent2rl.core.records import Mode
 SURE = 0.5
 """Below this confidence in the route, nothing is said about the mode."""
 REWARDED: tuple[Route, ...] = ("rejection", "preference", "policy-gradient", "online-rl")
-FORBIDDEN: dict[Mode, tuple[Route, ...]] = {"sft-only": REWARDED, "rl-only": ("sft",)}
+FORBIDDEN: dict[Mode, tuple[Route, ...]] = {
+    "sft-only": REWARDED,
+    "rl-oriented": ("sft",),
+    "rl-only": ("sft",),
+}
+"""Routes that break a mode: as any stage, or in `ENDING_MODES` as the last one."""
+ENDING_MODES: tuple[Mode, ...] = ("rl-oriented",)
+"""Modes that only restrict the last stage of training."""
 PARADIGMS: dict[Route, str] = {
     "sft": "supervised",
     "rejection": "rejection sampling",
@@ -64,8 +73,9 @@ def check_compliance(
 
 
 def _judge_route(mode: Mode, best: RouteVerdict) -> Compliance:
-    broken = [route for route in best.routes if route in FORBIDDEN[mode]]
-    unclear = [route for route in best.routes if route in ("unknown", "other")]
+    decisive = best.routes[-1:] if mode in ENDING_MODES else best.routes
+    broken = [route for route in decisive if route in FORBIDDEN[mode]]
+    unclear = [route for route in decisive if route in ("unknown", "other")]
     if best.confidence < SURE or (unclear and not broken):
         confidence = f"{best.confidence:.0%}"
         message = (
@@ -73,11 +83,19 @@ def _judge_route(mode: Mode, best: RouteVerdict) -> Compliance:
         )
         return Compliance(mode=mode, verdict="unknown", message=message, evidence=best.evidence)
     if broken:
-        alone = " alone" if len(best.routes) == 1 else ""
-        message = f"The best weights were trained by {best.name}{alone}, but {mode} forbids {broken[0]}."
+        message = _explain_violation(mode, best, broken[0])
         return Compliance(mode=mode, verdict="broken", message=message, evidence=best.evidence)
     message = f"The best weights were trained by {best.name}, which {mode} allows."
     return Compliance(mode=mode, verdict="kept", message=message, evidence=best.evidence)
+
+
+def _explain_violation(mode: Mode, best: RouteVerdict, broken: Route) -> str:
+    alone = " alone" if len(best.routes) == 1 else ""
+    trained = f"The best weights were trained by {best.name}{alone}"
+    if mode in ENDING_MODES:
+        ending = "" if alone else f". Their last stage is {broken}"
+        return f"{trained}{ending}, but {mode} requires reinforcement learning as the last stage."
+    return f"{trained}, but {mode} forbids {broken}."
 
 
 def _judge_multi(submitted: Sequence[RouteVerdict]) -> Compliance:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_args
 
 import click
 
@@ -36,7 +36,7 @@ from agent2rl.cli.options import (
 from agent2rl.cli.terminal_output import TerminalProgress, print_run
 from agent2rl.core.errors import UserError
 from agent2rl.core.events import TimelineEvent
-from agent2rl.core.records import Budget, RequestedLimits, RunSpec
+from agent2rl.core.records import Budget, Mode, RequestedLimits, RunSpec
 from agent2rl.environments.search.backend_names import resolve_name
 from agent2rl.evaluators.task_data import read_prompts
 from agent2rl.record.paths import RunPaths
@@ -149,7 +149,6 @@ def _shorten_path(path: Path) -> Path:
 
 # The command `run`
 
-MODES = ["free", "sft-only", "rl-only", "multi"]
 CONTINUES = 20
 DIRECTORY = click.Path(path_type=Path, file_okay=False, exists=True)
 
@@ -219,10 +218,11 @@ DIRECTORY = click.Path(path_type=Path, file_okay=False, exists=True)
 )
 @click.option(
     "--mode",
-    type=click.Choice(MODES),
+    type=click.Choice(get_args(Mode)),
     default="free",
     show_default=True,
-    help="Which training methods the agent may use.",
+    help="Which training methods the agent may use. rl-oriented: RL, which may begin with an SFT warm-up; "
+    "rl-only: RL without SFT; multi: several methods, compared.",
 )
 @click.option(
     "--protocol",

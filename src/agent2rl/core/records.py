@@ -19,7 +19,7 @@ from agent2rl.core.grading_records import (
 from agent2rl.core.llm import LlmUsage
 from agent2rl.core.record import Record as Record
 
-Mode = Literal["free", "sft-only", "rl-only", "multi"]
+Mode = Literal["free", "sft-only", "rl-oriented", "rl-only", "multi"]
 ScoringProtocol = Literal["heldout", "paper"]
 
 

@@ -140,7 +140,7 @@ class RunQuery:
         return ("WHERE " + " AND ".join(parts) if parts else ""), values
 
 
-VERSION = 4
+VERSION = 5
 LOOK_SECONDS = 0.5
 SHARE = 0.1
 """Largest share of the time spent looking for changes."""
@@ -260,7 +260,13 @@ class RunIndex:
         with closing(self._connect()) as base:
             text = "UPDATE runs SET analysed = 1 WHERE run_id = ? AND stamp = ?"
             if base.execute(text, (name, stamp)).rowcount:
-                base.execute("UPDATE texts SET digest = ? WHERE run_id = ?", (digest, name))
+                (text,) = base.execute("SELECT row FROM texts WHERE run_id = ?", (name,)).fetchone()
+                verdict = RunDigest.model_validate_json(digest).compliance
+                row = RunRow.model_validate_json(text).model_copy(update={"compliance": verdict})
+                base.execute(
+                    "UPDATE texts SET row = ?, digest = ? WHERE run_id = ?",
+                    (row.model_dump_json(), digest, name),
+                )
             base.commit()
         self.version += 1
 

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from agent2rl.analysis.campaigns.run_digest import RunDigest
+from agent2rl.analysis.findings import ComplianceVerdict
 from agent2rl.core.errors import UserError
 from agent2rl.core.grading_records import ExampleResult, Split, Submission, find_best_submission
 from agent2rl.core.record import Record
@@ -230,6 +231,8 @@ class RunRow(Record, allow_inf_nan=False):
     budget_seconds: float
     contaminated: bool | None
     """None if unknown, or while the run is in progress."""
+    compliance: ComplianceVerdict | None = None
+    """Whether the run kept its mode; None until the run is analysed."""
     spark: tuple[float, ...]
     """The best gain so far, submission by submission."""
 
@@ -259,6 +262,7 @@ def build_row_from_digest(digest: RunDigest, level: int | None, changed: float) 
         seconds=digest.total.seconds,
         budget_seconds=digest.budget_seconds,
         contaminated=digest.contaminated,
+        compliance=digest.compliance,
         spark=_downsample_values([point.best for point in digest.curve]),
     )
 

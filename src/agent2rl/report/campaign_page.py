@@ -190,6 +190,7 @@ def render_html(campaign: CampaignAnalysis, drawn: list[CampaignFigure], texts: 
             "figure_text": campaign_tables.format_figure,
             "succeeded": campaign_tables.format_success,
             "counted": campaign_tables.format_run_count,
+            "kept": campaign_tables.format_compliance,
             "short_name": formatting.shorten_name,
             "marked_name": campaign_tables.mark_name,
         },

@@ -23,10 +23,17 @@ MARK = formatting.CONTAMINATED_MARK
 
 
 def list_columns(board: Leaderboard) -> list[str]:
-    return ["rank", "entry", "mean gain", "succeeded", "runs", *board.tasks, "cost of a run"]
+    kept = ["mode kept"] if _has_restricted_mode(board) else []
+    return ["rank", "entry", "mean gain", "succeeded", "runs", *kept, *board.tasks, "cost of a run"]
+
+
+def _has_restricted_mode(board: Leaderboard) -> bool:
+    """Check whether any run has a mode that can be broken."""
+    return any(row.all.compliance for row in board.rows)
 
 
 def build_rows(board: Leaderboard) -> list[list[str]]:
+    has_modes = _has_restricted_mode(board)
     return [
         [
             format_rank(row),
@@ -34,6 +41,7 @@ def build_rows(board: Leaderboard) -> list[list[str]]:
             format_figure(row.place.mean),
             format_success(row.all),
             format_run_count(row.all),
+            *([format_compliance(row.all)] if has_modes else []),
             *(format_cell(row.by_task.get(task)) for task in board.tasks),
             format_cost(row),
         ]
@@ -85,6 +93,9 @@ def table_notes(board: Leaderboard) -> list[str]:
             f"{excluded} say nothing about their agent and are not counted: "
             f"{format_exclusions(board.excluded)}."
         )
+    if many := sum(row.all.compliance.get("broken", 0) for row in board.rows):
+        its, it = ("its mode", "It is") if many == 1 else ("their modes", "They are")
+        notes.append(f"{tables.pluralize(many, 'run')} broke {its}. {it} counted.")
     if any(isinstance(row.place.rank, str) for row in board.rows):
         notes.append(
             f"{NONE} as a rank: not enough runs. A rank needs two runs of each task, and five in all."
@@ -138,6 +149,15 @@ def format_run_count(tally: GainTally) -> str:
     extras = [f"+{excluded}"] if excluded else []
     extras += [f"{tally.contaminated} {MARK}"] if tally.contaminated else []
     return f"{tally.n} ({', '.join(extras)})" if extras else str(tally.n)
+
+
+def format_compliance(tally: GainTally) -> str:
+    """Format how many runs kept their mode."""
+    if not tally.compliance:
+        return NONE
+    unknown = tally.compliance.get("unknown", 0)
+    doubts = f" ({unknown} unknown)" if unknown else ""
+    return f"{tally.compliance.get('kept', 0)} of {sum(tally.compliance.values())}{doubts}"
 
 
 def mark_name(name: str, contaminated: int) -> str:
@@ -197,6 +217,7 @@ def build_leaderboard_rows(board: Leaderboard) -> Table:
             "runs": row.all.n,
             "excluded": sum(row.all.excluded.values()),
             "contaminated": row.all.contaminated,
+            **_describe_compliance(row.all),
             "succeeded": row.all.succeeded,
             **describe_figure("success", row.all.success),
             "best_gain": round_value(row.all.best),
@@ -346,6 +367,7 @@ def describe_cell(cell: Cell) -> Mapping[str, Value]:
         "runs": cell.n,
         "excluded": sum(cell.excluded.values()),
         "contaminated": cell.contaminated,
+        **_describe_compliance(cell),
         **describe_figure("mean_gain", cell.mean),
         **describe_figure("median_gain", cell.median),
         "sd": round_value(cell.sd),
@@ -357,6 +379,10 @@ def describe_cell(cell: Cell) -> Mapping[str, Value]:
         **describe_figure("success", cell.success),
         "p_value": cell.p_value,
     }
+
+
+def _describe_compliance(tally: GainTally) -> Mapping[str, Value]:
+    return {f"mode_{verdict}": tally.compliance.get(verdict, 0) for verdict in ("kept", "broken", "unknown")}
 
 
 def _round_mean(cell: Cell | None) -> float | None:

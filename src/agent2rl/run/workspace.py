@@ -36,7 +36,7 @@ from agent2rl.training.demonstrations import DEMONSTRATIONS_FILE
 
 # Prompts: the first one is the same for all agents; the others continue or resume a run.
 
-INSTRUCTIONS_VERSION = 4
+INSTRUCTIONS_VERSION = 5
 """Version of the prompt files. Increase it when a change of rules or wording may change how agents behave.
 spec.json records the version that the run began with, and the ledger the version at each start of the agent.
 A ledger without it is from version 1. docs/run-directory.md says what changed."""
@@ -109,7 +109,12 @@ def _format_time_left(seconds: float) -> str:
 MODES = {
     "free": "Use any training method.",
     "sft-only": "Supervised fine-tuning only: no training signal may come from rewards.",
-    "rl-only": "Reinforcement learning only: no supervised training on answers.",
+    "rl-oriented": (
+        "Improve the model by reinforcement learning. Supervised training on answers may\n"
+        "come first, as a warm-up. The last training stage of your best submission must be reinforcement\n"
+        "learning, so do not submit a model that had only the warm-up."
+    ),
+    "rl-only": "Reinforcement learning only: no supervised training on answers, not even as a warm-up.",
     "multi": "Try more than one training paradigm, compare them, and submit the results of each.",
 }
 

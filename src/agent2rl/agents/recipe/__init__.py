@@ -1,4 +1,8 @@
-"""Trains without any LLM: SFT, then GRPO from the best so far; `recipe:sft` and `recipe:grpo` do one."""
+"""Trains without any LLM: SFT, then GRPO from the best so far; `recipe:sft` and `recipe:grpo` do one.
+
+It follows the run's mode: `rl-only` has no SFT, `sft-only` no GRPO, and in `rl-oriented` SFT is a warm-up
+that is not submitted.
+"""
 
 from dataclasses import dataclass
 
@@ -19,7 +23,7 @@ class Recipe:
     def command(self, brief: Brief) -> Command:
         """Run the training program, which is part of the package in every agent's Python."""
         stages = [stage for stage in self.stages if stage in ALLOWED.get(brief.mode, STAGES)]
-        if not stages:
+        if not stages or (brief.mode == "rl-oriented" and stages[-1] != "grpo"):
             raise UserError(
                 f"The mode {brief.mode!r} does not allow recipe:{self.stages[0]}.", "Choose another mode."
             )

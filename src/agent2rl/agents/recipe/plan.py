@@ -65,6 +65,11 @@ def plan_training_seconds(remaining: float, cost: float, first: float = 0.0) -> 
     return share if usable - share - cost > share / 2 else usable
 
 
+def leaves_another_round(remaining: float, seconds: float, cost: float) -> bool:
+    """Check whether another round fits after one that trains for `seconds`."""
+    return plan_training_seconds(remaining - seconds - cost, cost) > 0
+
+
 def count_submissions(stage: str, remaining: float, cost: float) -> int:
     """Return the submissions of the next round: GRPO also submits halfway, if that costs little time."""
     return 2 if stage == "grpo" and cost < HALFWAY_SHARE * remaining else 1

@@ -3,6 +3,7 @@
 It runs inside the sandbox and has what any agent has: the workspace, the grading API and this Python. A round
 is SFT or GRPO from the best model so far; a long GRPO also submits halfway. A model that does not improve is
 deleted, and after a round without improvement the next one of its kind uses half the learning rate.
+In mode rl-oriented, the SFT model is not submitted: it would break the mode if GRPO did not beat it.
 `subjects` has the training data.
 """
 
@@ -27,7 +28,8 @@ from agent2rl.agents.recipe.subjects import (
     TrainingSubject,
     WorldSubject,
 )
-from agent2rl.core.errors import Agent2RLError
+from agent2rl.core.errors import Agent2RLError, UserError
+from agent2rl.core.records import Mode
 from agent2rl.environments.adapters import StepsUsedUp
 from agent2rl.environments.adapters.episodes import WORLD_FILE
 from agent2rl.training import models
@@ -86,6 +88,7 @@ class RecipeJob:
     output: Path
     progress: Path
     seed: int
+    mode: Mode
 
     @classmethod
     def read(cls) -> "RecipeJob":
@@ -93,12 +96,14 @@ class RecipeJob:
         subject: type[WorldSubject | QuestionSubject] = (
             WorldSubject if (data / WORLD_FILE).is_file() else QuestionSubject
         )
+        meta = json.loads((workspace / "run_meta.json").read_text(encoding="utf-8"))
         return cls(
             subject=subject.read(workspace, data),
             base=Path(os.environ["MODEL_PATH"]),
             output=Path(os.environ["OUTPUT_DIR"]),
             progress=workspace / "progress.jsonl",
-            seed=json.loads((workspace / "run_meta.json").read_text(encoding="utf-8"))["seed"],
+            seed=meta["seed"],
+            mode=meta["mode"],
         )
 
     @property
@@ -109,6 +114,10 @@ class RecipeJob:
             if isinstance(self.subject, WorldSubject)
             else plan.FIRST_ROUND_SHARE
         )
+
+    @property
+    def submits_warm_up(self) -> bool:
+        return self.mode != "rl-oriented"
 
     def derive_round_seed(self, number: int) -> int:
         return 1000 * self.seed + number
@@ -130,18 +139,27 @@ class BestModel:
         if won:
             self.path, self.score = path, answer["score"]
 
+    def continue_from(self, path: Path) -> None:
+        """Let the next round start from a model that is not submitted."""
+        self.path = path
+
 
 def main() -> None:
     job = RecipeJob.read()
     leader = BestModel(job, job.base)
     factors = {"sft": 1.0, "grpo": 1.0}
     cost = FIRST_COST * fetch_remaining_seconds()
-    for number, stage in enumerate(order_stages(sys.argv[1:], job.subject), start=1):
+    for number, stage in enumerate(order_stages(sys.argv[1:], job.subject, job.mode), start=1):
         remaining = fetch_remaining_seconds()
         submissions = plan.count_submissions(stage, remaining, cost)
         seconds = plan.plan_training_seconds(remaining, submissions * cost, job.first if number == 1 else 0.0)
         if not seconds:
             break
+        is_warm_up = stage == "sft" and "grpo" in sys.argv[1:]
+        is_submitted = job.submits_warm_up or not is_warm_up
+        if not is_submitted and not plan.leaves_another_round(remaining, seconds, cost):
+            print(f"skipping {stage}: there is no time for GRPO after it", flush=True)
+            continue
         path, factor = job.output / f"{number}-{stage}", factors[stage]
         now = TrainingRound(
             number,
@@ -153,7 +171,7 @@ def main() -> None:
             job.derive_round_seed(number),
             job.progress,
             submits_halfway=submissions > 1,
-            is_warm_up=stage == "sft" and "grpo" in sys.argv[1:],
+            is_warm_up=is_warm_up,
         )
         print(
             f"round {number}: {stage} from {now.start.name}, {seconds:.0f} s, rate x {factor:g}", flush=True
@@ -163,17 +181,22 @@ def main() -> None:
         if trained is None:
             print(f"round {number}: not enough time for a step", flush=True)
             break
-        if trained:
+        if trained and is_submitted:
             leader.submit_candidate(now.path)
             cost = (time.monotonic() - began - trained) / submissions
+        elif trained:
+            leader.continue_from(now.path)
+            cost = max(cost, time.monotonic() - began - trained)  # grading is not measured yet
         if leader.score == before:
             factors[stage] /= 2
     print(f"the end: best is {leader.path.name} with {leader.score}", flush=True)
 
 
-def order_stages(wanted: Sequence[str], subject: TrainingSubject) -> Iterator[str]:
+def order_stages(wanted: Sequence[str], subject: TrainingSubject, mode: Mode = "free") -> Iterator[str]:
     """Yield each stage once, then repeat the last one."""
     possible = subject.stages(wanted)
+    if mode == "rl-oriented" and possible[-1] != "grpo":
+        raise UserError("This task has no eval.py, so there is no reward for RL.", "Choose another mode.")
     return chain(possible, repeat(possible[-1]))
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from pydantic import Field
 
 from agent2rl.analysis import statistics
 from agent2rl.analysis.campaigns.resampling import (
@@ -17,7 +18,13 @@ from agent2rl.analysis.campaigns.resampling import (
     estimate_with_student,
     select_counted,
 )
-from agent2rl.analysis.campaigns.run_digest import RunDigest, count_contaminated, count_excluded, group_by
+from agent2rl.analysis.campaigns.run_digest import (
+    RunDigest,
+    count_compliance,
+    count_contaminated,
+    count_excluded,
+    group_by,
+)
 from agent2rl.core.record import Record
 
 
@@ -30,6 +37,9 @@ class GainTally(Record):
     """Number of runs without a gain, by reason."""
     contaminated: int = 0
     """Number of contaminated runs among those that have a gain."""
+    compliance: dict[str, int] = Field(default_factory=dict)
+    """Number of runs with a gain that `kept` or `broken` their mode, or `unknown`. Runs whose mode allows
+    anything are not in it."""
     best: float | None = None
     best_run: str | None = None
     succeeded: int | None = None
@@ -64,6 +74,7 @@ def tally_runs(digests: Sequence[RunDigest]) -> GainTally:
         n=len(runs),
         excluded=excluded,
         contaminated=count_contaminated(runs),
+        compliance=count_compliance(runs),
         best=best.gain,
         best_run=best.run_id,
         succeeded=succeeded,

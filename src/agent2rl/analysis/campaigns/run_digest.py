@@ -16,6 +16,7 @@ out of all statistics unless they are requested.
 
 import hashlib
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,7 +26,7 @@ from operator import attrgetter
 import numpy as np
 from numpy.typing import NDArray
 
-from agent2rl.analysis.findings import Findings
+from agent2rl.analysis.findings import ComplianceVerdict, Findings
 from agent2rl.analysis.recorded_run import RecordedRun
 from agent2rl.analysis.timeline import AgentTimeline
 from agent2rl.core.grading_records import Interval, Split, Submission
@@ -155,6 +156,8 @@ class RunDigest(Record):
     scored: int
     route: str | None
     """Route of the best submission."""
+    compliance: ComplianceVerdict | None = None
+    """Whether it was trained as the mode allows."""
     total: RunSpending
     curve: tuple[ScoredPoint, ...]
     """A point for each scored submission, in the order of verdicts."""
@@ -235,6 +238,7 @@ def digest_run(record: RecordedRun, findings: Findings) -> RunDigest:
         submissions=len(view.submissions),
         scored=sum(each.verdict == "scored" for each in view.submissions),
         route=_find_best_route(findings, best),
+        compliance=findings.compliance.verdict,
         total=_total_spending(record),
         curve=tuple(_trace_best_so_far(record)),
         differences=differences,
@@ -316,6 +320,12 @@ def select_runs(
 
 def count_contaminated(digests: Iterable[RunDigest]) -> int:
     return sum(bool(each.contaminated) for each in digests)
+
+
+def count_compliance(digests: Iterable[RunDigest]) -> dict[str, int]:
+    """Count the verdicts on modes that can be broken, by verdict."""
+    verdicts = sorted(each.compliance for each in digests if each.compliance not in (None, "free"))
+    return dict(Counter(verdicts))
 
 
 def count_excluded(digests: Iterable[RunDigest]) -> dict[str, int]:
