@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from fnmatch import fnmatchcase
 from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import NoReturn
@@ -76,6 +77,8 @@ def read_untrusted_slice(root: Path, name: str, begin: int, end: int, most_bytes
 LONGEST_LINE = 8 << 20
 LARGEST_FILE = 64 << 20
 MOST_NAMES = 10_000
+MOST_MATCHES = 500
+"""Limit of the paths that match a pattern, and of the folders on the way to them."""
 DEEPEST = 64
 GREATEST = 1 << 53
 LATEST = 253402300799
@@ -174,6 +177,24 @@ def list_names(root: Path, place: PurePosixPath) -> list[str]:
     with suppress(OSError), open_folder(root, place.parts) as directory, os.scandir(directory) as entries:
         return sorted(entry.name for entry in islice(entries, MOST_NAMES))
     return []
+
+
+def find_files(root: Path, pattern: PurePosixPath) -> tuple[list[PurePosixPath], bool]:
+    """Return the sorted paths below an untrusted directory that match, and whether they are complete."""
+    places, complete = [PurePosixPath()], True
+    for part in pattern.parts:
+        if "*" in part:
+            matches = (
+                place / name
+                for place in places
+                for name in list_names(root, place)
+                if fnmatchcase(name, part)
+            )
+            places = list(islice(matches, MOST_MATCHES))
+            complete = complete and next(matches, None) is None
+        else:
+            places = [place / part for place in places]
+    return places, complete
 
 
 def _refuse_constant(name: str) -> NoReturn:
