@@ -1,10 +1,13 @@
 """Read files and JSON that an agent wrote: links are not followed, and sizes and depths are bounded.
 
+`replace_untrusted_file` writes a file where an agent may write too.
+
 A `JsonNode` is a value of unknown shape. Any key can be requested; missing values are empty.
 """
 
 import json
 import os
+import secrets
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -19,6 +22,7 @@ from pydantic import JsonValue
 
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @contextmanager
@@ -70,6 +74,28 @@ def read_untrusted_slice(root: Path, name: str, begin: int, end: int, most_bytes
             return os.pread(file.fileno(), half, begin) + b"\n" + os.pread(file.fileno(), half, end - half)
     except (OSError, ValueError):
         return b""
+
+
+def replace_untrusted_file(folder: Path, name: str, content: bytes, mode: int) -> bool:
+    """Put a file in the place of any file or link; return whether that was possible.
+
+    Readers see the old file or the new one. A directory of that name stays.
+    """
+    temporary = f".{name}.{secrets.token_hex(8)}"
+    try:
+        with open_folder(folder, ()) as directory:
+            try:
+                with open(os.open(temporary, NEW_FILE, mode, dir_fd=directory), "wb") as file:
+                    os.fchmod(file.fileno(), mode)
+                    file.write(content)
+                os.replace(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+            except OSError:
+                with suppress(OSError):
+                    os.unlink(temporary, dir_fd=directory)
+                raise
+    except OSError:
+        return False
+    return True
 
 
 # Untrusted JSON: bounded, and no link is followed.
