@@ -121,7 +121,7 @@ def _answers(call: dict[str, Any]) -> str:
     good = next(status for status in call["responses"] if status.startswith("2"))
     answer = call["responses"][good]["content"]["application/json"]["schema"]
     lines.append(f"| answers | {good}: {_shape(answer)} |")
-    problems = ", ".join(status for status in call["responses"] if status != good)
+    problems = ", ".join(status for status in call["responses"] if status not in (good, "default"))
     return "\n".join([*lines, f"| refuses | {problems}: `ProblemDetails` |"])
 
 

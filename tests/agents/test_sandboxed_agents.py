@@ -120,6 +120,9 @@ def test_the_deadline_ends_a_program_in_the_middle_of_a_call(ride: SandboxedAgen
     assert ended.wall_seconds < seconds + 10
     assert (ride.cell.workspace / "started.txt").exists(), ride.cell.log
     assert "Step 1." in [step.text for step in ride.transcript.steps]
+    if ride.name in ("claude-code", "codex"):  # whose session files count to the end
+        assert ride.transcript.model == "driver-model"
+        assert ride.transcript.tokens
 
 
 @pytest.mark.parametrize("ride", FIRST, indirect=True, ids="-".join)

@@ -1,9 +1,11 @@
 """The grading service by itself, without an agent: what it takes in, answers and writes down."""
 
+import json
 import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 import httpx
@@ -165,3 +167,63 @@ def test_the_best_submission_is_the_earliest_of_those_with_the_largest_improveme
     assert best.id == 2
     assert find_best_submission([waiting, graded(2, 0, -5)]) is not None
     assert find_best_submission([waiting, graded(6, 10, 0, "copied")]) is None
+
+
+def test_a_list_of_gpus_is_taken_and_the_first_one_grades(
+    service: GradingService, recorder: Recorder
+) -> None:
+    at_two = replace(service.graded, gpus=("2", "3"))
+    service = GradingService(at_two, service.budget, recorder, threading.Event())
+    service.start()
+    with connect(service) as client:
+        for gpu in ("3,2", "3, 2", "3", 3):
+            client.post("/submissions", json={"model_path": "output/none", "gpu": gpu}).raise_for_status()
+        refused = client.post("/submit", json={"model_path": "output/none", "gpu": "2,7"})
+    service.finish_gradings()
+    assert [submission.gpu for submission in service.list_submissions()] == ["3"] * 4
+    assert refused.status_code == 400
+    assert refused.json()["available_gpus"] == ["2", "3"]
+    assert refused.json()["error"] == refused.json()["detail"]
+
+
+def test_an_answer_has_an_error_exactly_when_there_is_no_score(service: GradingService) -> None:
+    with connect(service) as client:
+        failed = client.post("/submit", json={"model_path": "output/none"}).json()
+        scored = client.post("/submit", json={"model_path": "output/copy"}).json()
+        listed = client.get("/submissions").json()
+    service.finish_gradings()
+    assert failed["error"] == failed["message"]
+    assert "error" not in scored
+    assert ["error" in each for each in listed] == [True, False]
+
+
+def test_the_best_is_an_object_even_before_there_is_one(service: GradingService) -> None:
+    with connect(service) as client:
+        answer = client.post("/submit", json={"model_path": "output/copy"}).json()
+    service.finish_gradings()
+    assert answer["best"]["baseline_score"] == 0.0
+    assert {value for name, value in answer["best"].items() if name != "baseline_score"} == {None}
+
+
+@pytest.mark.parametrize("spoilt", ["a folder", "a link", "no workspace"])
+def test_a_scores_file_that_cannot_be_written_delays_no_verdict(
+    service: GradingService, recorder: Recorder, tmp_path: Path, spoilt: str
+) -> None:
+    place, outside = recorder.paths.workspace / "scores.json", tmp_path / "outside"
+    place.unlink(missing_ok=True)
+    outside.write_text("kept")
+    if spoilt == "a folder":
+        (place / "deep").mkdir(parents=True)
+    elif spoilt == "a link":
+        place.symlink_to(outside)
+    number = service.submit("output/copy").id
+    if spoilt == "no workspace":
+        recorder.paths.workspace.rename(tmp_path / "away")
+    service.finish_gradings()
+    graded = service.find_submission(number)
+    assert graded is not None
+    assert graded.verdict == "scored"
+    assert outside.read_text() == "kept"
+    if spoilt == "a link":
+        assert [entry["submission_id"] for entry in json.loads(place.read_text())] == [number]
+        assert not place.is_symlink()

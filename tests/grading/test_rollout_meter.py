@@ -282,7 +282,7 @@ def test_a_run_counts_what_is_played_inside_and_at_the_door_and_ends_it_when_it_
     assert run.result.ending == "completed", run.log
     assert run.said["told"]
     assert run.said["same"]
-    assert run.said["bad"] == [422, 422, 422, 422, 403, 422]
+    assert run.said["bad"] == [400, 400, 400, 400, 403, 400]
     assert run.said["left"] == 40 - 10 - 5 - 4
     assert "used up" in run.said["error"]
     assert run.said["refused"] == "BUDGET_USED_UP"

@@ -595,7 +595,7 @@ say(first=len(first["message"]), far=len(far["message"]), long=long["http"])
     )
     assert run.said["first"] < 4100
     assert run.said["far"] < 1000
-    assert run.said["long"] == 422
+    assert run.said["long"] == 400
     assert run.paths.ledger.stat().st_size < 100_000
 
 
@@ -707,8 +707,9 @@ say(
         *BUDGET,
     )
     statuses = {name: answer["http"] for name, answer in run.said.items()}
-    assert statuses == {"empty": 422, "extra": 422, "wrong": 422, "gpu": 422, "baseline": 404, "missing": 404}
+    assert statuses == {"empty": 400, "extra": 400, "wrong": 400, "gpu": 400, "baseline": 404, "missing": 404}
     assert all(answer["hint"] and answer["detail"] for answer in run.said.values())
+    assert all(answer["error"] == answer["detail"] for answer in run.said.values())
     assert run.result.submissions == 0
 
 

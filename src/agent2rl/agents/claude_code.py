@@ -1,12 +1,17 @@
 """Anthropic's Claude Code, headless."""
 
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from agent2rl.core.agent import AgentPackage, Brief, DrivenAgent, ProgramAgent
 from agent2rl.core.llm import TokenCounts
 from agent2rl.core.sandbox import Command
 from agent2rl.core.self_reports import Transcript
-from agent2rl.record.transcript_builder import TranscriptBuilder, read_json_log
+from agent2rl.record.transcript_builder import (
+    TranscriptBuilder,
+    complete_transcript,
+    read_json_log,
+    read_session_files,
+)
 from agent2rl.record.untrusted_files import JsonNode
 
 FLAGS = ("-p", "--output-format", "stream-json", "--verbose", "--dangerously-skip-permissions")
@@ -24,6 +29,24 @@ QUIET = {
     "DISABLE_AUTOUPDATER": "1",
     "IS_SANDBOX": "1",  # else it refuses to skip permissions as root, as in the local sandbox
 }
+
+PROJECTS = PurePosixPath(".claude/projects")
+SESSION_FILES = (PROJECTS / "*" / "*.jsonl", PROJECTS / "*" / "*" / "subagents" / "*.jsonl")
+"""Where it keeps its sessions, and those of subagents."""
+BOOKKEEPING = {
+    "attachment",
+    "custom-title",
+    "file-history-snapshot",
+    "last-prompt",
+    "mode",
+    "permission-mode",
+    "progress",
+    "queue-operation",
+    "summary",
+}
+"""Rows of a session file that are not part of the conversation."""
+NO_MODEL = "<synthetic>"
+"""The model of a message that the program wrote itself, such as an error."""
 
 
 def _build_command(brief: Brief) -> Command:
@@ -43,11 +66,14 @@ def _build_command(brief: Brief) -> Command:
     )
 
 
-def _read_transcript(log: Path, _: Path) -> Transcript:
-    return read_json_log("claude-code", log, _read_event).build_transcript()
+def _read_transcript(log: Path, home: Path) -> Transcript:
+    printed = read_json_log("claude-code", log, _read_event).build_transcript()
+    stored = read_session_files("claude-code", home, SESSION_FILES, _read_event).build_transcript()
+    return complete_transcript(printed, stored)
 
 
 def _read_event(event: JsonNode, notes: TranscriptBuilder) -> None:
+    """Read an event that it printed, or a row of a session file, which has a `sessionId`."""
     match event["type"].text:
         case "system":
             if event["subtype"].text == "init":
@@ -56,20 +82,25 @@ def _read_event(event: JsonNode, notes: TranscriptBuilder) -> None:
             notes.version = event["claude_code_version"].text or notes.version
             notes.model = event["model"].text or notes.model
         case "assistant":
-            _read_assistant_message(event["message"], notes)
+            _read_assistant_message(event, notes)
+            if event["sessionId"]:
+                _read_session_row(event, notes)
         case "user":
             _read_user_message(event, notes)
         case "result":
             _read_result(event, notes)
         case "stream_event":
             pass  # parts of a message that also arrives as a whole
+        case kind if kind in BOOKKEEPING:
+            pass
         case _:
             notes.unread += 1
 
 
-def _read_assistant_message(message: JsonNode, notes: TranscriptBuilder) -> None:
-    """Read one event; several events may hold parts of one message. Their usage is a placeholder."""
-    turn = notes.open_step("agent", message["id"].text)
+def _read_assistant_message(event: JsonNode, notes: TranscriptBuilder) -> None:
+    """Read one event; several events may hold parts of one message."""
+    message = event["message"]
+    turn = notes.open_step("agent", message["id"].text, event["timestamp"].when)
     for part in message["content"]:
         match part["type"].text:
             case "text":
@@ -80,6 +111,19 @@ def _read_assistant_message(message: JsonNode, notes: TranscriptBuilder) -> None
                 notes.add_tool_call(turn, part["id"].text, part["name"].text, part["input"])
             case _:
                 notes.unread += 1
+
+
+def _read_session_row(row: JsonNode, notes: TranscriptBuilder) -> None:
+    """Read what only session files say. The last row of a message has its usage; printed events never do."""
+    message = row["message"]
+    notes.session, notes.version = row["sessionId"].text, row["version"].text or notes.version
+    notes.error = message["content"].shown if row["isApiErrorMessage"].true else ""
+    if message["model"].text in ("", NO_MODEL):
+        return
+    notes.model, key = message["model"].text, message["id"].text
+    turn = notes.open_step("agent", key)
+    turn.tokens = _parse_usage(message["usage"])
+    notes.add_tokens(turn.tokens, of=f"message {key}")
 
 
 def _read_user_message(event: JsonNode, notes: TranscriptBuilder) -> None:
@@ -98,12 +142,21 @@ def _read_result(event: JsonNode, notes: TranscriptBuilder) -> None:
     """Read the final event. A provider's error is reported as a success with `is_error`."""
     failed = event["is_error"].true or event["subtype"].text != "success"
     notes.error = (event["result"].text or event["subtype"].text) if failed else ""
-    for _, used in event["modelUsage"].entries:
-        cached, written = used["cacheReadInputTokens"].count, used["cacheCreationInputTokens"].count
-        fresh, output = used["inputTokens"].count, used["outputTokens"].count
-        notes.add_tokens(
-            TokenCounts(input=fresh + cached + written, cached=cached, written=written, output=output)
-        )
+    if models := event["modelUsage"].entries:
+        process = sum((_parse_model_usage(used) for _, used in models), TokenCounts())
+        notes.add_process_total(process, _parse_usage(event["usage"]))
+
+
+def _parse_usage(usage: JsonNode) -> TokenCounts:
+    cached, written = usage["cache_read_input_tokens"].count, usage["cache_creation_input_tokens"].count
+    fresh, output = usage["input_tokens"].count, usage["output_tokens"].count
+    return TokenCounts(input=fresh + cached + written, cached=cached, written=written, output=output)
+
+
+def _parse_model_usage(usage: JsonNode) -> TokenCounts:
+    cached, written = usage["cacheReadInputTokens"].count, usage["cacheCreationInputTokens"].count
+    fresh, output = usage["inputTokens"].count, usage["outputTokens"].count
+    return TokenCounts(input=fresh + cached + written, cached=cached, written=written, output=output)
 
 
 AGENT: DrivenAgent = ProgramAgent(

@@ -1,19 +1,30 @@
 """OpenAI's Codex CLI, headless."""
 
 import json
-from pathlib import Path
+import re
+import shlex
+from pathlib import Path, PurePosixPath
 
 from agent2rl.core.agent import AgentPackage, Brief, DrivenAgent, DriverLlm, ProgramAgent
 from agent2rl.core.llm import TokenCounts
 from agent2rl.core.sandbox import Command
 from agent2rl.core.self_reports import Transcript
-from agent2rl.record.transcript_builder import TranscriptBuilder, read_json_log
+from agent2rl.record.transcript_builder import (
+    TranscriptBuilder,
+    complete_transcript,
+    read_json_log,
+    read_session_files,
+)
 from agent2rl.record.untrusted_files import JsonNode
 
 FLAGS = ("--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox")
 KEY = "CODEX_DRIVER_KEY"
 PROFILE = 'if [ -n "$VIRTUAL_ENV" ]; then export PATH="$VIRTUAL_ENV/bin:$PATH"; fi\n'
 """It runs commands in login shells, which reset PATH and so lose the virtual environment."""
+
+ROLLOUTS = PurePosixPath(".codex/sessions/*/*/*/rollout-*.jsonl")
+"""Where it keeps its threads: one file each, in folders by date."""
+EXIT_CODE = re.compile(r"^Process exited with code (\d{1,9})$", re.MULTILINE)
 
 
 def _build_command(brief: Brief) -> Command:
@@ -58,11 +69,18 @@ enabled = false
 """
 
 
-def _read_transcript(log: Path, _: Path) -> Transcript:
-    return read_json_log("codex", log, _read_event).build_transcript()
+def _read_transcript(log: Path, home: Path) -> Transcript:
+    """Read the log. Only the rollout files have the model, and the usage of a turn that was cut off."""
+    printed = read_json_log("codex", log, _read_event).build_transcript()
+    stored = read_session_files("codex", home, (ROLLOUTS,), _read_event).build_transcript()
+    return complete_transcript(printed, stored)
 
 
 def _read_event(event: JsonNode, notes: TranscriptBuilder) -> None:
+    """Read an event that it printed, or a row of a rollout file, which has a `payload`."""
+    if event["payload"]:
+        _read_rollout_row(event, notes)
+        return
     match event["type"].text:
         case "thread.started":
             notes.start_session()
@@ -112,6 +130,85 @@ def _count_usage(usage: JsonNode, notes: TranscriptBuilder) -> None:
         reasoning=usage["reasoning_output_tokens"].count,
     )
     notes.add_tokens(used, of=notes.session)
+
+
+# Rollout files
+
+
+def _read_rollout_row(row: JsonNode, notes: TranscriptBuilder) -> None:
+    payload = row["payload"]
+    match row["type"].text:
+        case "session_meta":
+            notes.start_session()
+            notes.session = payload["id"].text
+            notes.version = payload["cli_version"].text or notes.version
+        case "turn_context":
+            notes.model = payload["model"].text or notes.model
+        case "response_item":
+            _read_response_item(payload, row["timestamp"].when, notes)
+        case "event_msg":
+            _read_rollout_event(payload, notes)
+        case "token_usage_record":
+            _count_usage(payload["thread_token_usage"], notes)
+        case "compacted" | "world_state":
+            pass
+        case _:
+            notes.unread += 1
+
+
+def _read_response_item(item: JsonNode, at: float | None, notes: TranscriptBuilder) -> None:
+    match item["type"].text:
+        case "message":
+            _read_rollout_message(item, at, notes)
+        case "reasoning":
+            text = item["summary"].shown or item["content"].shown
+            notes.add_reasoning(notes.current_step("agent", at), text)
+        case "function_call" | "custom_tool_call":
+            arguments = _name_command((item["arguments"] or item["input"]).unpacked)
+            turn = notes.current_step("agent", at)
+            notes.add_tool_call(turn, item["call_id"].text, item["name"].text, arguments)
+        case "function_call_output" | "custom_tool_call_output":
+            output = item["output"]
+            notes.add_observation(item["call_id"].text, output.shown, _has_failed(output))
+        case _:
+            notes.unread += 1
+
+
+def _read_rollout_message(item: JsonNode, at: float | None, notes: TranscriptBuilder) -> None:
+    match item["role"].text:
+        case "assistant":
+            turn = notes.current_step("agent", at)
+        case "user":
+            turn = notes.open_step("user", at=at)
+        case _:
+            turn = notes.open_step("system", at=at)
+    notes.add_text(turn, item["content"].shown)
+
+
+def _name_command(arguments: JsonNode) -> JsonNode:
+    """Give a shell command the name and the form that it has in the log: `command`, a text."""
+    command = arguments["cmd"].text or shlex.join(part.text for part in arguments["command"])
+    if not command:
+        return arguments
+    return JsonNode({**{name: part.value for name, part in arguments.entries}, "command": command})
+
+
+def _has_failed(output: JsonNode) -> bool:
+    code = output.unpacked["metadata"]["exit_code"].count
+    ended = EXIT_CODE.search(output.shown)
+    return code != 0 or (ended is not None and int(ended[1]) != 0)
+
+
+def _read_rollout_event(event: JsonNode, notes: TranscriptBuilder) -> None:
+    """Read the events that say more than the response items do."""
+    match event["type"].text:
+        case "token_count":
+            if usage := event["info"]["total_token_usage"]:
+                _count_usage(usage, notes)
+        case "task_complete":
+            notes.error = event["error"]["message"].text
+        case "error":
+            notes.error = event["message"].text
 
 
 AGENT: DrivenAgent = ProgramAgent(

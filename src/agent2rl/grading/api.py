@@ -1,4 +1,7 @@
-"""The HTTP API of the grading service. Every error is problem+json and says what to do next."""
+"""The HTTP API of the grading service. Every error is problem+json and says what to do next.
+
+Clients of the published API work unchanged: answers and errors have its fields beside ours.
+"""
 
 import asyncio
 import math
@@ -25,13 +28,21 @@ from agent2rl.grading.rollout_meter import (
     RolloutReport,
     TooMany,
 )
-from agent2rl.grading.service import Busy, Closed, GradingService
+from agent2rl.grading.scores_file import describe_score
+from agent2rl.grading.service import Busy, Closed, GradingService, UnknownGpu
 
 BODY_BYTES = 64 << 10
 POLL_SECONDS = 0.05
 SHORT_MESSAGE = 200
-ELAPSED_STEP_SECONDS = 10.0
-STATUS = {Closed: 403, Forged: 403, OutOfOrder: 409, Refusal: 422, Busy: 429, TooMany: 429}
+STATUS = {
+    UnknownGpu: 400,
+    Closed: 403,
+    Forged: 403,
+    OutOfOrder: 409,
+    Refusal: 422,
+    Busy: 429,
+    TooMany: 429,
+}
 
 
 class ProblemDetails(Record):
@@ -44,22 +55,35 @@ class ProblemDetails(Record):
     hint: str
     mend: str
     """The same as `hint`, under its earlier name."""
+    error: str
+    """The same as `detail`, under its published name."""
+    available_gpus: list[str] | None = Field(default=None, exclude_if=lambda gpus: gpus is None)
+    """Only if the request names a GPU that the run does not have."""
 
 
 class SubmitRequest(Record):
     model_path: Annotated[str, Field(min_length=1, max_length=1024)]
     """The model directory: absolute as you see it, or relative to the workspace."""
     gpu: Annotated[str, Field(max_length=40)] | StrictInt | None = None
-    """The GPU to grade on, if the run has several."""
+    """The GPU to grade on, if the run has several. Of a list such as "2,3" it is the first."""
 
 
 class BestSubmission(Record):
-    submission_id: int
-    score: float
+    """The best submission in the published form. All but the baseline is null as long as there is none."""
+
+    submission_id: int | None = None
+    timestamp: str | None = None
+    model_path: str | None = None
+    score: float | None = None
+    baseline_score: float
+    improvement: float | None = None
+    elapsed_seconds: float | None = None
 
 
 class SubmissionAnswer(Record):
     submission_id: int
+    timestamp: str
+    """When it was accepted: local time in ISO 8601."""
     verdict: Verdict | None
     """scored, rejected, failed or expired; null until the grading is done."""
     score: float | None
@@ -67,7 +91,7 @@ class SubmissionAnswer(Record):
     ci: Interval | None
     baseline_score: float
     improvement: float | None
-    best: BestSubmission | None
+    best: BestSubmission
     """The submission with the largest improvement so far; the earliest of equals."""
     total_submissions: int
     lineage: Lineage | Literal["pending"]
@@ -79,6 +103,8 @@ class SubmissionAnswer(Record):
     left_out: list[str]
     """Entries of the directory that are not part of a model and were ignored."""
     message: str
+    error: str | None = Field(default=None, exclude_if=lambda error: error is None)
+    """The same as `message`, only if there is a verdict and no score."""
 
 
 class EnvironmentSteps(Record):
@@ -93,10 +119,14 @@ class EnvironmentSteps(Record):
 
 
 class TimeAnswer(Record):
-    start_time: float
-    timeout_s: float
-    now: float
-    remaining: float
+    start_time: int
+    timeout_s: int
+    last_submit_time: int | None
+    """When the last submission was accepted."""
+    end_time: int | None
+    """When your time ended; null before."""
+    now: int
+    remaining: int
     submissions_left: int | None
     environment_steps_left: int | None
     """In the task's world; null if there is no limit."""
@@ -114,6 +144,7 @@ class RolloutsAnswer(Record):
 class HealthAnswer(Record):
     status: Literal["ok"]
     task: str
+    workspace: str
     available_gpus: list[str]
 
 
@@ -123,10 +154,11 @@ Responses = dict[int | str, dict[str, Any]]
 def _problem_responses(*statuses: int) -> Responses:
     """Describe the error responses of a call; 400 and 500 are always possible."""
     schema = {"application/problem+json": {"schema": ProblemDetails.model_json_schema()}}
-    return {status: {"description": "Problem", "content": schema} for status in (400, *statuses, 500)}
+    possible: tuple[int | str, ...] = (400, *statuses, 500, "default")  # else FastAPI adds its own 422
+    return {status: {"description": "Problem", "content": schema} for status in possible}
 
 
-REFUSALS = _problem_responses(403, 413, 422, 429)
+REFUSALS = _problem_responses(403, 413, 429)
 
 
 def create_grading_app(service: GradingService, task: str, has_world: bool = False) -> FastAPI:
@@ -177,7 +209,7 @@ def create_grading_app(service: GradingService, task: str, has_world: bool = Fal
             for submission in service.list_submissions()
         ]
 
-    @app.get("/submissions/{number}", responses=_problem_responses(404, 422))
+    @app.get("/submissions/{number}", responses=_problem_responses(404))
     async def get_submission(
         number: int, wait: Annotated[float, Query(ge=0, le=600)] = 0
     ) -> SubmissionAnswer:
@@ -190,8 +222,10 @@ def create_grading_app(service: GradingService, task: str, has_world: bool = Fal
         max_submissions = service.budget.submissions
         submitted = len(service.list_submissions())
         return TimeAnswer(
-            start_time=service.started_at,
-            timeout_s=service.budget.wall_seconds,
+            start_time=int(service.started_at),
+            timeout_s=int(service.budget.wall_seconds),
+            last_submit_time=_whole_seconds(service.last_submit_at),
+            end_time=_whole_seconds(service.ended_at),
             now=math.floor(time.time()),
             remaining=math.ceil(service.remaining_seconds()),  # 0 only when the time is over
             submissions_left=None if max_submissions is None else max(0, max_submissions - submitted),
@@ -215,7 +249,12 @@ def create_grading_app(service: GradingService, task: str, has_world: bool = Fal
     @app.get("/health", responses=_problem_responses())
     async def health() -> HealthAnswer:
         """Return that the service is up."""
-        return HealthAnswer(status="ok", task=task, available_gpus=list(service.graded.gpus))
+        return HealthAnswer(
+            status="ok",
+            task=task,
+            workspace=str(service.graded.seen_at),
+            available_gpus=list(service.graded.gpus),
+        )
 
     _add_error_handlers(app, service)
     return app
@@ -224,21 +263,30 @@ def create_grading_app(service: GradingService, task: str, has_world: bool = Fal
 def _describe_submission(
     submission: Submission, service: GradingService, best: Submission | None, characters: int | None = None
 ) -> SubmissionAnswer:
+    baseline_score = service.graded.baseline.value
+    entry = describe_score(submission, baseline_score)
     return SubmissionAnswer(
-        submission_id=submission.id,
+        **entry.model_dump(exclude={"error"}),
         verdict=submission.verdict,
-        score=submission.score.value if submission.score else None,
         ci=submission.score.ci if submission.score else None,
-        baseline_score=service.graded.baseline.value,
-        improvement=submission.improvement,
-        best=BestSubmission(submission_id=best.id, score=best.score.value) if best and best.score else None,
+        best=_describe_best(best, baseline_score),
         total_submissions=len(service.list_submissions()),
         lineage=submission.lineage if submission.verdict else "pending",
-        model_path=submission.path,
-        elapsed_seconds=_round_up_seconds(submission.grading_seconds),
         left_out=list(submission.left_out),
         message=submission.message[:characters],
+        error=None if entry.error is None else entry.error[:characters],
     )
+
+
+def _describe_best(best: Submission | None, baseline_score: float) -> BestSubmission:
+    """Describe the best submission. It is never null: published clients read its fields without a check."""
+    if best is None:
+        return BestSubmission(baseline_score=baseline_score)
+    return BestSubmission(**describe_score(best, baseline_score).model_dump(exclude={"error"}))
+
+
+def _whole_seconds(seconds: float | None) -> int | None:
+    return None if seconds is None else int(seconds)
 
 
 def _describe_steps(meter: RolloutMeter) -> EnvironmentSteps:
@@ -249,11 +297,6 @@ def _describe_steps(meter: RolloutMeter) -> EnvironmentSteps:
         claimed=totals.claimed.steps,
         left="unlimited" if left is None else left,
     )
-
-
-def _round_up_seconds(seconds: float | None) -> float | None:
-    """Round up, because the exact time of a grading depends on the model's answers to each question."""
-    return None if seconds is None else math.ceil(seconds / ELAPSED_STEP_SECONDS) * ELAPSED_STEP_SECONDS
 
 
 def _add_error_handlers(app: FastAPI, service: GradingService) -> None:
@@ -268,6 +311,7 @@ def _add_error_handlers(app: FastAPI, service: GradingService) -> None:
             type(error).__name__,
             error.message,
             error.hint or "Do not retry. Accepted submissions still count.",
+            list(service.graded.gpus) if isinstance(error, UnknownGpu) else None,
         )
 
     @app.exception_handler(RequestValidationError)
@@ -277,7 +321,7 @@ def _add_error_handlers(app: FastAPI, service: GradingService) -> None:
         hint = "GET /openapi.json describes every parameter."
         if first["loc"][0] == "body" and "/submi" in request.url.path:
             hint = 'Send JSON such as {"model_path": "output/v1"}. GET /openapi.json describes every field.'
-        return problem_response(422, "Malformed request", f"{field}: {first['msg']}.", hint)
+        return problem_response(400, "Malformed request", f"{field}: {first['msg']}.", hint)
 
     @app.exception_handler(Exception)
     async def handle_internal_error(_: Request, error: Exception) -> JSONResponse:
@@ -293,8 +337,18 @@ def _add_error_handlers(app: FastAPI, service: GradingService) -> None:
         )
 
 
-def problem_response(status: int, title: str, detail: str, hint: str) -> JSONResponse:
-    body = ProblemDetails(title=title, status=status, detail=detail, hint=hint, mend=hint)
+def problem_response(
+    status: int, title: str, detail: str, hint: str, available_gpus: list[str] | None = None
+) -> JSONResponse:
+    body = ProblemDetails(
+        title=title,
+        status=status,
+        detail=detail,
+        hint=hint,
+        mend=hint,
+        error=detail,
+        available_gpus=available_gpus,
+    )
     return JSONResponse(body.model_dump(), status, media_type="application/problem+json")
 
 

@@ -12,7 +12,7 @@ import shutil
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Literal, TypeVar
@@ -26,6 +26,7 @@ from agent2rl.grading.freeze import FreezeLimits, FrozenSubmission, freeze_submi
 from agent2rl.grading.grading_child import EvaluationFailed, GradingChild
 from agent2rl.grading.lineage import trace_lineage
 from agent2rl.grading.rollout_meter import RolloutMeter
+from agent2rl.grading.scores_file import write_scores_file
 from agent2rl.grading.submission_grader import (
     SubmissionGrader,
     SubmissionVerdict,
@@ -92,6 +93,10 @@ class Busy(Agent2RLError):
     """Too many submissions are waiting."""
 
 
+class UnknownGpu(Refusal):
+    """The run has no GPU of this name."""
+
+
 class GradingTimeOver(GradingError):
     """The time for gradings after the end of the agent is over."""
 
@@ -115,6 +120,7 @@ class GradingService:
 
     `stop` ends it early: the current grading is stopped, and waiting ones are not begun.
     `on_accept` is called with the number of each accepted submission, before it is graded.
+    `on_submit` is called when a submission is known, and `last_submit_at` with it.
     """
 
     def __init__(
@@ -124,17 +130,22 @@ class GradingService:
         recorder: Recorder,
         stop: threading.Event,
         on_accept: Callable[[int], None] = lambda _: None,
+        on_submit: Callable[["GradingService"], None] = lambda _: None,
     ) -> None:
         self.graded = graded
         self.budget = budget
         self.started_at = time.time()
+        self.ended_at: float | None = None
+        """When the agent's time ended; None before."""
         self._deadline = time.monotonic() + budget.wall_seconds
         self.meter = RolloutMeter(budget, recorder)
         self._recorder = recorder
         self._stop = stop
         self._on_accept = on_accept
+        self._on_submit = on_submit
         self._accept_lock = threading.Lock()
         self._state_lock = threading.Lock()
+        self._publish_lock = threading.Lock()
         self._open = False
         self._note_count = 0
         self._submissions: dict[int, Submission] = dict(recorder.resume_state.submissions)
@@ -166,8 +177,8 @@ class GradingService:
             self._on_accept(submission.id)
             if submission.verdict:
                 self._recorder.record_verdict(submission)
-            with self._state_lock:
-                self._submissions[submission.id] = submission
+            self._publish_submission(submission)
+            self._on_submit(self)
             if not submission.verdict:
                 grading_queue.put(submission.id)
             return submission
@@ -184,6 +195,11 @@ class GradingService:
     def list_submissions(self) -> list[Submission]:
         with self._state_lock:
             return list(self._submissions.values())
+
+    @property
+    def last_submit_at(self) -> float | None:
+        """When the last submission was accepted."""
+        return max((submission.accepted_at for submission in self.list_submissions()), default=None)
 
     def find_best(self) -> Submission | None:
         """Return the best submission on the feedback split."""
@@ -218,6 +234,7 @@ class GradingService:
         seconds_left = self.budget.wall_seconds - self._recorder.resume_state.used_seconds
         self.started_at = time.time() - self._recorder.resume_state.used_seconds
         self._deadline = time.monotonic() + seconds_left
+        self._write_scores(self.list_submissions())
         self._open = True
         return time.time() + seconds_left
 
@@ -228,6 +245,7 @@ class GradingService:
         """
         with self._accept_lock:
             self._open = False
+            self.ended_at = time.time()
         self._limit_gradings()
         for grading_queue in self._queues.values():
             grading_queue.close()
@@ -270,13 +288,15 @@ class GradingService:
             )
 
     def _choose_queue(self, gpu: str | None) -> tuple[str | None, GradingQueue]:
-        """Return the GPU to grade on, if there is one, and its queue."""
+        """Return the GPU to grade on, if there is one, and its queue. Of several GPUs it is the first."""
         if gpu is None:
-            gpu = self.graded.gpus[0] if self.graded.gpus else None
-        elif gpu not in self.graded.gpus:
+            first = self.graded.gpus[0] if self.graded.gpus else None
+            return first, self._queues[first or "cpu"]
+        named = [name.strip() for name in gpu.split(",")]
+        if not set(named) <= set(self.graded.gpus):
             gpus = ", ".join(self.graded.gpus) or "none"
-            raise Refusal(f"This run has no GPU {gpu[:40]!r} (it has: {gpus}).", "Leave `gpu` out.")
-        return gpu, self._queues[gpu or "cpu"]
+            raise UnknownGpu(f"This run has no GPU {gpu[:40]!r} (it has: {gpus}).", "Leave `gpu` out.")
+        return named[0], self._queues[named[0]]
 
     def _choose_gpu(self, submission: Submission) -> str | None:
         """Return the requested GPU, or another if the run was resumed on a machine without it."""
@@ -366,10 +386,21 @@ class GradingService:
             with self._state_lock:
                 self._unrecorded.add(graded.id)
             raise
-        with self._state_lock:
-            self._submissions[graded.id] = graded
+        self._publish_submission(graded)
         if not graded.kept:
             shutil.rmtree(self._recorder.paths.submission_paths(graded.id).model, ignore_errors=True)
+
+    def _publish_submission(self, submission: Submission) -> None:
+        """Make a submission visible. A verdict is in scores.json before the agent hears of it."""
+        with self._publish_lock:
+            if submission.verdict:
+                known = {each.id: each for each in self.list_submissions()} | {submission.id: submission}
+                self._write_scores(known.values())
+            with self._state_lock:
+                self._submissions[submission.id] = submission
+
+    def _write_scores(self, submissions: Iterable[Submission]) -> None:
+        write_scores_file(self._recorder.paths.workspace, submissions, self.graded.baseline.value)
 
     def _is_best(self, graded: Submission) -> bool:
         if graded.score is None or graded.same_as is not None or graded.lineage in ("copied", "foreign"):

@@ -1,8 +1,11 @@
-"""Build a transcript from an agent's log, which may contain several sessions of its program."""
+"""Build a transcript from an agent's log, which may contain several sessions of its program.
 
-from collections.abc import Callable
+Some programs also keep session files in HOME. They complete what the log lacks.
+"""
+
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from agent2rl.core.llm import TokenCounts
@@ -15,6 +18,8 @@ MOST_CHARACTERS = 64 << 20
 """Limit of all kept text."""
 LONGEST_TEXT = 1 << 16
 """Only the beginning and the end of a longer text are kept."""
+MOST_SESSION_BYTES = 128 << 20
+"""Limit of all session files in HOME together."""
 Source = Literal["system", "user", "agent"]
 
 
@@ -53,6 +58,7 @@ class TranscriptBuilder:
     error: str = ""
     unread: int = 0
     _tokens: dict[str, TokenCounts] = field(default_factory=dict)
+    _processes: int = 0
     _turns: list[PartialStep] = field(default_factory=list)
     _named: dict[str, PartialStep] = field(default_factory=dict)
     _callers: dict[str, PartialStep] = field(default_factory=dict)
@@ -109,6 +115,16 @@ class TranscriptBuilder:
         """Add to the agent's own total. Counts `of` something are cumulative."""
         self._tokens[of] = tokens if of else tokens + self._tokens.get("", TokenCounts())
 
+    def add_process_total(self, total: TokenCounts, turn: TokenCounts) -> None:
+        """Add the running total that a process reports after each turn, with the part of this turn.
+
+        A total that cannot contain the previous one and this turn is that of a new process.
+        """
+        minimum = turn + self._tokens.get(_name_process(self._processes), TokenCounts())
+        if any(getattr(total, name) < getattr(minimum, name) for name in TokenCounts.model_fields):
+            self._processes += 1
+        self._tokens[_name_process(self._processes)] = total
+
     def build_transcript(self) -> Transcript:
         return Transcript(
             agent=self.agent,
@@ -137,13 +153,57 @@ EventReader = Callable[[JsonNode, TranscriptBuilder], None]
 def read_json_log(agent: str, log: Path, read: EventReader) -> TranscriptBuilder:
     """Read a log with one JSON object per line and other lines in between."""
     notes = TranscriptBuilder(agent)
-    for line in untrusted_files.read_lines(log):
+    _read_lines(untrusted_files.read_lines(log), read, notes)
+    return notes
+
+
+def _read_lines(lines: Iterable[bytes], read: EventReader, notes: TranscriptBuilder) -> None:
+    for line in lines:
         event = untrusted_files.parse_json(line) if line.startswith(b"{") else None
         if event is not None:
             read(event, notes)
         elif line.strip():
             notes.unread += 1
+
+
+def read_session_files(
+    agent: str, home: Path, patterns: Iterable[PurePosixPath], read: EventReader
+) -> TranscriptBuilder:
+    """Read the files in HOME that match a pattern, each with one JSON object per line."""
+    notes, room = TranscriptBuilder(agent), MOST_SESSION_BYTES
+    for pattern in patterns:
+        files, complete = untrusted_files.find_files(home, pattern)
+        notes.unread += not complete
+        for file in files:
+            content = untrusted_files.read_untrusted_file(home, str(file), room)
+            room -= len(content or b"")
+            notes.unread += content is None
+            _read_lines((content or b"").splitlines(), read, notes)
     return notes
+
+
+def complete_transcript(logged: Transcript, stored: Transcript) -> Transcript:
+    """Return the log's transcript, or that of the session files if the log is empty, each with what only the
+    other one says.
+
+    Both token counts can be too low: a killed program prints none, and a session file omits small requests.
+    So the larger one is taken.
+    """
+    counts = [count for count in (logged.tokens, stored.tokens) if count]
+    return (logged if logged.steps else stored).model_copy(
+        update={
+            "model": logged.model or stored.model,
+            "version": logged.version or stored.version,
+            "session": logged.session or stored.session,
+            "tokens": max(counts, key=lambda count: count.total, default=None),
+            "error": logged.error if logged.steps else logged.error or stored.error,
+            "unread": logged.unread if logged.steps else logged.unread + stored.unread,
+        }
+    )
+
+
+def _name_process(number: int) -> str:
+    return f"process {number}"
 
 
 def _cut_text(text: str) -> str:

@@ -1,15 +1,19 @@
 """Read files and JSON that an agent wrote: links are not followed, and sizes and depths are bounded.
 
+`replace_untrusted_file` writes a file where an agent may write too.
+
 A `JsonNode` is a value of unknown shape. Any key can be requested; missing values are empty.
 """
 
 import json
 import os
+import secrets
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from fnmatch import fnmatchcase
 from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import NoReturn
@@ -18,6 +22,7 @@ from pydantic import JsonValue
 
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @contextmanager
@@ -71,11 +76,35 @@ def read_untrusted_slice(root: Path, name: str, begin: int, end: int, most_bytes
         return b""
 
 
+def replace_untrusted_file(folder: Path, name: str, content: bytes, mode: int) -> bool:
+    """Put a file in the place of any file or link; return whether that was possible.
+
+    Readers see the old file or the new one. A directory of that name stays.
+    """
+    temporary = f".{name}.{secrets.token_hex(8)}"
+    try:
+        with open_folder(folder, ()) as directory:
+            try:
+                with open(os.open(temporary, NEW_FILE, mode, dir_fd=directory), "wb") as file:
+                    os.fchmod(file.fileno(), mode)
+                    file.write(content)
+                os.replace(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+            except OSError:
+                with suppress(OSError):
+                    os.unlink(temporary, dir_fd=directory)
+                raise
+    except OSError:
+        return False
+    return True
+
+
 # Untrusted JSON: bounded, and no link is followed.
 
 LONGEST_LINE = 8 << 20
 LARGEST_FILE = 64 << 20
 MOST_NAMES = 10_000
+MOST_MATCHES = 500
+"""Limit of the paths that match a pattern, and of the folders on the way to them."""
 DEEPEST = 64
 GREATEST = 1 << 53
 LATEST = 253402300799
@@ -174,6 +203,24 @@ def list_names(root: Path, place: PurePosixPath) -> list[str]:
     with suppress(OSError), open_folder(root, place.parts) as directory, os.scandir(directory) as entries:
         return sorted(entry.name for entry in islice(entries, MOST_NAMES))
     return []
+
+
+def find_files(root: Path, pattern: PurePosixPath) -> tuple[list[PurePosixPath], bool]:
+    """Return the sorted paths below an untrusted directory that match, and whether they are complete."""
+    places, complete = [PurePosixPath()], True
+    for part in pattern.parts:
+        if "*" in part:
+            matches = (
+                place / name
+                for place in places
+                for name in list_names(root, place)
+                if fnmatchcase(name, part)
+            )
+            places = list(islice(matches, MOST_MATCHES))
+            complete = complete and next(matches, None) is None
+        else:
+            places = [place / part for place in places]
+    return places, complete
 
 
 def _refuse_constant(name: str) -> NoReturn:

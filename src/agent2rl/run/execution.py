@@ -176,7 +176,14 @@ def _run_agent(run: _ActiveRun, prepared: _PreparedRun) -> GradingService:
         spec, prepared.brief, assets, run.outcome.baseline, prepared.grading_child, run.settings
     )
     revisions = RevisionWatcher(recorder, workspace.HARNESS_FILES)
-    service = GradingService(grading_setup, spec.budget, recorder, run.stop, revisions.pin_submission)
+    service = GradingService(
+        grading_setup,
+        spec.budget,
+        recorder,
+        run.stop,
+        on_accept=revisions.pin_submission,
+        on_submit=lambda service: _update_run_meta(run, service),
+    )
     with (
         serve_on_socket(create_grading_app(service, task.id, task.world is not None)) as grading_socket,
         training_services.serve_world(task, recorder.paths, assets, service) as world_sockets,
@@ -220,12 +227,22 @@ def _run_agent_with_sockets(
         if agent_end is None:
             deadline = service.start()
             recorder.record_start(deadline, INSTRUCTIONS_VERSION)
-            workspace.write_run_meta(paths.workspace, run.spec, run.task, service.started_at)
+            workspace.write_first_run_meta(
+                paths.workspace, run.spec, run.task, service.started_at, service.last_submit_at
+            )
             logger.debug("run %s: agent starts, %.0f s left", paths.run_id, deadline - time.time())
             agent_end = agent_session.run_agent_rounds(launcher, brief, service, recorder, run.spec.continues)
             logger.debug("run %s: agent ended: %s %s", paths.run_id, agent_end.ending, agent_end.reason)
         service.finish_gradings()
+        if recorder.resume_state.agent_end is None:  # else its clock is not known any more
+            _update_run_meta(run, service)
     return agent_end
+
+
+def _update_run_meta(run: _ActiveRun, service: GradingService) -> None:
+    paths, times = run.recorder.paths, (service.started_at, service.last_submit_at, service.ended_at)
+    if not workspace.write_run_meta(paths.workspace, run.spec, run.task, *times):
+        logger.debug("run %s: run_meta.json was not updated", paths.run_id)
 
 
 def _finish_run(run: _ActiveRun, prepared: _PreparedRun, service: GradingService) -> None:

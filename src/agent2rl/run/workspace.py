@@ -3,7 +3,8 @@
 /workspace/
   description.md     the task
   instructions.md    the rules, the file list, the grading API with working examples, the time limit
-  run_meta.json      the same facts for programs
+  run_meta.json      the same facts for programs, and when it started, submitted last and ended
+  scores.json        the verdicts so far, in the published form (grading/scores_file.py)
   check_contamination.py   the harness's search for evaluation data, applied to training data
   eval.py            the task's evaluation, for training data
   data/              train.jsonl and other files of the task (read-only); world.json names its world
@@ -24,12 +25,14 @@ from string import Template
 
 from agent2rl.analysis import contamination
 from agent2rl.core.agent import Brief
-from agent2rl.core.errors import UserError
+from agent2rl.core.errors import MachineError, UserError
 from agent2rl.core.grading_records import EvalScore, Submission
 from agent2rl.core.records import RunSpec
 from agent2rl.core.sandbox import Mount
 from agent2rl.core.task import ExportableEvaluator, Task
+from agent2rl.grading.scores_file import SCORES_FILE
 from agent2rl.record.files import remove_tree
+from agent2rl.record.untrusted_files import replace_untrusted_file
 from agent2rl.run import training_data, training_services
 from agent2rl.run.assets import Assets, is_directory
 from agent2rl.training.demonstrations import DEMONSTRATIONS_FILE
@@ -129,12 +132,14 @@ RANKING = {
         "best submission."
     ),
 }
+RUN_META = "run_meta.json"
 CHECK = "check_contamination.py"
 EVAL = "eval.py"
 RESERVED = (
     "description.md",
     "instructions.md",
-    "run_meta.json",
+    RUN_META,
+    SCORES_FILE,
     CHECK,
     "agent",
     SKILL,
@@ -213,10 +218,17 @@ def list_given_texts(task: Task, brief: Brief, assets: Assets) -> tuple[str, ...
     return (task.description, brief.instructions, *exposed, *evaluation, *train, assets.demonstrations)
 
 
-def write_run_meta(workspace: Path, spec: RunSpec, task: Task, started_at: float) -> None:
-    """Write the run's settings and start time for programs.
+def write_run_meta(
+    workspace: Path,
+    spec: RunSpec,
+    task: Task,
+    started_at: float,
+    last_submit_at: float | None = None,
+    ended_at: float | None = None,
+) -> bool:
+    """Write the run's settings and times for programs, and return whether that was possible.
 
-    An earlier start of the agent may have put anything at this path, so no link is followed.
+    The agent may have put anything at this path, so no link is followed, and a directory stays.
     """
     meta = {
         "task": task.id,
@@ -227,15 +239,24 @@ def write_run_meta(workspace: Path, spec: RunSpec, task: Task, started_at: float
         "samples": spec.samples,
         "start_time": int(started_at),
         "timeout_s": int(spec.budget.wall_seconds),
+        "last_submit_time": None if last_submit_at is None else int(last_submit_at),
+        "end_time": None if ended_at is None else int(ended_at),
         "max_submissions": spec.budget.submissions,
         "max_environment_steps": spec.budget.environment_steps,
     }
-    path = workspace / "run_meta.json"
+    content = json.dumps(meta, indent=2) + "\n"
+    return replace_untrusted_file(workspace, RUN_META, content.encode(), 0o644)
+
+
+def write_first_run_meta(
+    workspace: Path, spec: RunSpec, task: Task, started_at: float, last_submit_at: float | None = None
+) -> None:
+    """Write run_meta.json before the agent starts, in place of anything that an earlier start left there."""
+    path = workspace / RUN_META
     if path.is_dir() and not path.is_symlink():
         remove_tree(path)
-    path.unlink(missing_ok=True)
-    with path.open("x", encoding="utf-8") as file:
-        file.write(json.dumps(meta, indent=2) + "\n")
+    if not write_run_meta(workspace, spec, task, started_at, last_submit_at):
+        raise MachineError(f"{RUN_META} cannot be written to the workspace.")
 
 
 def list_read_only_mounts(workspace: Path, spec: RunSpec, assets: Assets) -> tuple[Mount, ...]:
