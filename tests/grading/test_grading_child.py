@@ -21,7 +21,7 @@ from agent2rl.run.assets import prepare_model_directory, write_split_file
 TASK = "alfworld-mini"
 GAMES = registry.find_task(TASK).load(None).feedback[:6]
 GIB = 1 << 30
-LIMITS = Limits(memory_bytes=8 * GIB, disk_bytes=GIB, processes=100)
+LIMITS = Limits(memory_bytes=32 * GIB, disk_bytes=GIB, processes=100)
 
 several_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) == 1, reason="there is one core")
 
@@ -119,9 +119,9 @@ def test_a_stopped_grading_leaves_no_process_behind(
 @pytest.mark.parametrize(
     ("limits", "processes"),
     [
-        (Limits(memory_bytes=8 * GIB, disk_bytes=GIB, processes=400), 8),
+        (Limits(memory_bytes=8 * GIB, disk_bytes=GIB, processes=400), 4),
         (Limits(memory_bytes=8 * GIB, disk_bytes=GIB, processes=7), 3),
-        (Limits(memory_bytes=GIB // 2, disk_bytes=GIB, processes=400), 1),
+        (Limits(memory_bytes=GIB, disk_bytes=GIB, processes=400), 1),
         (Limits(memory_bytes=GIB, disk_bytes=GIB, processes=1), 1),
     ],
 )

@@ -148,8 +148,8 @@ PACKAGES = (
 
 R = TypeVar("R", bound=Record)
 MIB = 1 << 20
-PROCESS_BYTES = 1 << 30
-"""Memory that an engine gets for each of its processes."""
+PROCESS_BYTES = 2 << 30
+"""Memory for each process of an engine: half a GiB for itself, and its share of the KV cache."""
 RESULT_BYTES = 1 << 30
 
 
