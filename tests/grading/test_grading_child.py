@@ -59,8 +59,10 @@ def seedling(cache: Path) -> Path:
 
 
 def make_child(sandbox: Sandbox, cache: Path) -> GradingChild:
-    splits = {"feedback": write_split_file(GAMES, cache / "tasks" / "some-games")}
-    return GradingChild(sandbox, TASK, "transformers", EvalSettings(), splits, LIMITS, seconds=240)
+    games = write_split_file(GAMES, cache / "tasks" / "some-games")
+    return GradingChild(
+        sandbox, TASK, "transformers", EvalSettings(), {"feedback": games}, LIMITS, seconds=240
+    )
 
 
 def find_sandbox(name: str) -> Sandbox:
