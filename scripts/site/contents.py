@@ -46,7 +46,7 @@ ROOT = Path(__file__).resolve().parents[2]
 WIDTH = 88
 ENGINE = (
     "ChatMessage Sampling Completion Engine ScoringEngine TemplateAwareEngine Conversations "
-    "ConversationEngine"
+    "ConversationEngine ForkableEngine"
 )
 REGISTRY = (
     "find_task find_agent find_model find_engine find_sandbox find_world find_tracker list_names list_entries"

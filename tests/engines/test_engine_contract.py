@@ -11,6 +11,7 @@ import pytest
 
 from agent2rl import registry
 from agent2rl.core.engine import Chat, ChatMessage, Engine, Sampling, open_conversations
+from agent2rl.engines.transformers import ForkedEngine, open_engine
 from tests.helpers.openai_server import serve_engine
 from tests.helpers.tiny_models import write_tiny_llama
 
@@ -34,6 +35,16 @@ def transformers(directory: Path) -> Engine:
 
 
 @contextmanager
+def forked(directory: Path) -> Iterator[Engine]:
+    """The tiny llama again, in several processes."""
+    with (
+        open_engine(write_tiny_llama(directory)) as loaded,
+        ForkedEngine(loaded, 3) as engine,
+    ):
+        yield engine
+
+
+@contextmanager
 def openai_api(directory: Path) -> Iterator[Engine]:
     """The tiny llama again, behind HTTP."""
     with (
@@ -47,6 +58,7 @@ def openai_api(directory: Path) -> Iterator[Engine]:
 ENGINES: dict[str, Callable[[Path], AbstractContextManager[Engine]]] = {
     "scripted": scripted,
     "transformers": transformers,
+    "transformers in three processes": forked,
     "openai-api": openai_api,
 }
 GREEDY = Sampling(max_tokens=12)

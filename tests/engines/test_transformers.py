@@ -24,11 +24,13 @@ from transformers import (
     MistralForCausalLM,
 )
 
-from agent2rl.core.engine import Chat, ChatMessage, Completion, Sampling, ScoringEngine
+from agent2rl.core.engine import Chat, ChatMessage, Completion, Sampling, ScoringEngine, use_all_cores
 from agent2rl.core.errors import GradingError
 from agent2rl.engines.transformers import (
     CachedConversations,
+    ForkedEngine,
     TransformersEngine,
+    forked_workers,
     measure_batch_limits,
     open_engine,
 )
@@ -516,3 +518,38 @@ def test_where_memory_ends_the_batch_is_halved_and_the_answers_are_the_same(dire
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_several_processes_sample_and_score_as_one(engine: TransformersEngine) -> None:
+    chats = some_chats(7)
+    replies = ["42 apples", "é", "数", "?", "How many", "Ben", "5"]
+    for size in (2, 3):
+        with ForkedEngine(engine, size) as forked:
+            for sampling in (Sampling(max_tokens=8), Sampling(max_tokens=8, temperature=1.0, seed=3)):
+                assert forked.generate(chats, sampling) == engine.generate(chats, sampling)
+            assert forked.logprobs(chats, replies) == pytest.approx(engine.logprobs(chats, replies))
+
+
+def test_a_chat_that_one_of_several_processes_cannot_read_fails_the_call(engine: TransformersEngine) -> None:
+    chats = some_chats(3)
+    long: Chat = (ChatMessage("user", "apples " * 5000),)
+    with ForkedEngine(engine, 2) as forked:
+        with pytest.raises(GradingError, match="the model's context has"):
+            forked.generate([chats[0], long, chats[1]], Sampling(max_tokens=4))
+        assert forked.generate(chats, Sampling(max_tokens=4)) == engine.generate(
+            chats, Sampling(max_tokens=4)
+        )
+
+
+def test_a_large_model_or_one_core_stays_in_one_process(
+    engine: TransformersEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with use_all_cores(engine, most=1) as same:
+        assert same is engine
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "sched_getaffinity", lambda _: {0})
+        with use_all_cores(engine, most=16) as same:
+            assert same is engine
+    monkeypatch.setattr(forked_workers, "SMALL_MODEL_WEIGHTS", 1)
+    with use_all_cores(engine, most=16) as same:
+        assert same is engine

@@ -15,6 +15,7 @@ from agent2rl.core.errors import UserError
 from agent2rl.core.grading_records import EvalSettings
 from agent2rl.core.task import Evaluator
 from agent2rl.engines.scripted import ScriptedEngine
+from agent2rl.engines.transformers import ForkedEngine, open_engine
 from agent2rl.evaluators.episodes import FULL, Episodes, extract_action
 from tests.helpers.stairs_environment import STAIRS_EXAMPLES, STAIRS_PROMPT, StairsEnvironment
 
@@ -121,6 +122,17 @@ def test_with_a_real_model_episodes_are_the_same_alone_and_together(seedling: Pa
     if samples > 1:
         spoken_by = {attempt.output for result in found[0].results for attempt in result.attempts}
         assert len(spoken_by) > 1
+
+
+@pytest.mark.parametrize(("task", "samples"), [("alfworld-mini", 1), ("gsm8k-mini", 2)])
+def test_several_processes_give_the_results_of_one(seedling: Path, task: str, samples: int) -> None:
+    evaluator = registry.find_task(task).evaluator
+    examples = registry.find_task(task).load(None).feedback[:7]
+    settings = EvalSettings(seed=5, samples=samples)
+    with open_engine(seedling) as engine:
+        alone = evaluator.evaluate(engine, examples, settings)
+        with ForkedEngine(engine, 2) as forked:
+            assert evaluator.evaluate(forked, examples, settings) == alone
 
 
 def test_an_episode_that_outgrows_the_context_is_over_and_does_not_end_the_grading(seedling: Path) -> None:

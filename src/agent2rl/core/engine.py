@@ -11,6 +11,7 @@ executed, and it cannot depend on the content of a message.
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -187,6 +188,23 @@ def open_conversations(engine: Engine) -> Conversations:
     return (
         engine.conversations() if isinstance(engine, ConversationEngine) else StatelessConversations(engine)
     )
+
+
+@runtime_checkable
+class ForkableEngine(Protocol):
+    """An engine that can share its work with processes forked from this one."""
+
+    def fork_processes(self, most: int) -> AbstractContextManager[Engine]:
+        """Return an engine with the same replies, which runs in up to `most` processes if that is faster."""
+        ...
+
+
+def use_all_cores(engine: Engine, most: int) -> AbstractContextManager[Engine]:
+    """Return the engine; inside the context it runs in up to `most` processes if that is faster.
+
+    Call it before this process starts threads, which a fork does not have.
+    """
+    return engine.fork_processes(most) if isinstance(engine, ForkableEngine) else nullcontext(engine)
 
 
 OpenEngine = Callable[[Path], Engine]

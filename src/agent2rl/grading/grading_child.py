@@ -148,6 +148,8 @@ PACKAGES = (
 
 R = TypeVar("R", bound=Record)
 MIB = 1 << 20
+PROCESS_BYTES = 2 << 30
+"""Memory for each process of an engine: half a GiB for itself, and its share of the KV cache."""
 RESULT_BYTES = 1 << 30
 
 
@@ -227,7 +229,13 @@ class GradingChild:
             remove_tree(here)
 
     def _build_job(self) -> GradingJob:
-        return GradingJob(task=self.task, engine=self.engine, settings=self.settings, prompts=self.prompts)
+        return GradingJob(
+            task=self.task,
+            engine=self.engine,
+            settings=self.settings,
+            prompts=self.prompts,
+            processes=count_engine_processes(self.limits),
+        )
 
     def _build_command(self) -> Command:
         environment = {"PYTHONDONTWRITEBYTECODE": "1"}
@@ -284,6 +292,11 @@ class GradingChild:
         if too_many_missing(len(missing), n):
             raise make_missing_error(len(missing), n, next(iter(missing.values())))
         return outcome.evaluation
+
+
+def count_engine_processes(limits: Limits) -> int:
+    """Return how many processes of an engine fit into the limits; each may have one that renders chats."""
+    return max(1, min(limits.processes // 2, limits.memory_bytes // PROCESS_BYTES))
 
 
 def model_mounts(model: Path | BuiltFiles) -> tuple[Mount, ...]:

@@ -18,7 +18,7 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from agent2rl import registry
-from agent2rl.core.engine import Engine
+from agent2rl.core.engine import Engine, use_all_cores
 from agent2rl.core.errors import Agent2RLError, GradingError, UserError
 from agent2rl.core.grading_records import EvalResult, EvalSettings
 from agent2rl.core.records import PromptTemplates, Record
@@ -36,6 +36,8 @@ class GradingJob(Record):
     engine: str
     settings: EvalSettings
     prompts: PromptTemplates | None = None
+    processes: int = 1
+    """The most processes that the engine may run in."""
 
 
 class ExampleRow(Record):
@@ -67,7 +69,7 @@ def run_job(here: Path) -> GradingOutcome:
     job = GradingJob.model_validate_json((here / JOB).read_bytes())
     evaluator = apply_prompts(registry.find_task(job.task), job.prompts).evaluator
     begin = time.monotonic()
-    with _load_engine(job.engine, here / MODEL) as engine:
+    with _load_engine(job.engine, here / MODEL) as loaded_engine:
         gc.freeze()
         gc.enable()
         loaded = time.monotonic()
@@ -75,7 +77,8 @@ def run_job(here: Path) -> GradingOutcome:
         examples = [ExampleRow.model_validate_json(line).to_example() for line in lines]
         print(f"model loaded in {loaded - begin:.1f} s; {len(examples)} examples", flush=True)
         try:
-            evaluation = evaluator.evaluate(engine, examples, job.settings)
+            with use_all_cores(loaded_engine, job.processes) as engine:
+                evaluation = evaluator.evaluate(engine, examples, job.settings)
         except Agent2RLError as error:
             return GradingOutcome(error=str(error), examples_were_open=True)
     done = time.monotonic()

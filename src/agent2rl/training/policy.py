@@ -22,8 +22,8 @@ from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
 from agent2rl.engines.transformers.attention import PackedSequences
+from agent2rl.engines.transformers.forked_workers import is_small_model
 from agent2rl.engines.transformers.forward_pass import call_packed_network
-from agent2rl.training.data_parallel import is_small_model
 
 # Training sequences: tokens of the model and of the environment after a prompt
 

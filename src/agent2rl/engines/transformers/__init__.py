@@ -8,15 +8,26 @@ and models with a recurrent state instead of keys and values.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from itertools import accumulate, count
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import torch
 
-from agent2rl.core.engine import Chat, ChatMessage, Completion, Conversations, OpenEngine, Sampling
+from agent2rl.core.engine import (
+    Chat,
+    ChatMessage,
+    Completion,
+    Conversations,
+    Engine,
+    OpenEngine,
+    Sampling,
+)
 from agent2rl.engines.prompts import PromptEncoder
 from agent2rl.engines.prompts.continuation import EncodedChat
 from agent2rl.engines.transformers.decoding import (
@@ -24,6 +35,12 @@ from agent2rl.engines.transformers.decoding import (
     BatchLimits,
     GenerationRequest,
     build_non_finite_error,
+)
+from agent2rl.engines.transformers.forked_workers import (
+    ForkedWorkers,
+    count_workers,
+    deal_shares,
+    join_shares,
 )
 from agent2rl.engines.transformers.forward_pass import build_out_of_memory_error, is_out_of_memory
 from agent2rl.engines.transformers.kv_cache import CacheSlot
@@ -205,8 +222,16 @@ class TransformersEngine:
         self.prompts = PromptEncoder(model.tokenizer, model.vocabulary, model.context, model.chat_format)
         self.decoder = BatchDecoder(model, limits)
 
-    def generate(self, chats: Sequence[Chat], sampling: Sampling) -> list[Completion]:
-        requests = [GenerationRequest([], f"{sampling.seed}:{index}") for index in range(len(chats))]
+    def generate(
+        self, chats: Sequence[Chat], sampling: Sampling, places: Sequence[int] | None = None
+    ) -> list[Completion]:
+        """Return one completion for each chat, in order.
+
+        If these are some of many chats, `places` are their positions among all: then they get the same
+        replies as they would get among all.
+        """
+        indexes = range(len(chats)) if places is None else places
+        requests = [GenerationRequest([], f"{sampling.seed}:{index}") for index in indexes]
         return self.run_requests(chats, requests, sampling)
 
     def logprobs(self, chats: Sequence[Chat], continuations: Sequence[str]) -> list[float]:
@@ -237,6 +262,10 @@ class TransformersEngine:
     def conversations(self) -> Conversations:
         return CachedConversations(self, self.limits.tokens)
 
+    def fork_processes(self, most: int) -> AbstractContextManager[Engine]:
+        size = min(most, count_workers(self.model.network))
+        return ForkedEngine(self, size) if size > 1 else nullcontext(self)
+
     def render(self, chats: Sequence[Chat]) -> list[str]:
         """Return the text that the model reads for each chat."""
         return self.prompts.render(chats)
@@ -263,6 +292,96 @@ class TransformersEngine:
         for stop in filter(None, sampling.stop):
             text = text.partition(stop)[0]
         return Completion(text, tokens=len(request.reply), full=self._fills_context(request))
+
+
+# Several processes, each with one core, its own KV cache and its own conversations
+
+
+class EngineShare:
+    """What one of the processes does."""
+
+    def __init__(self, engine: TransformersEngine) -> None:
+        self._engine = engine
+        self._conversations: dict[int, Conversations] = defaultdict(engine.conversations)
+
+    def generate(self, chats: Sequence[Chat], places: Sequence[int], sampling: Sampling) -> list[Completion]:
+        return self._engine.generate(chats, sampling, places)
+
+    def logprobs(self, chats: Sequence[Chat], continuations: Sequence[str]) -> list[float]:
+        return self._engine.logprobs(chats, continuations)
+
+    def extend(self, number: int, turns: Mapping[str, Chat], sampling: Sampling) -> dict[str, Completion]:
+        return self._conversations[number].extend(turns, sampling)
+
+    def drop(self, number: int, names: Iterable[str]) -> None:
+        self._conversations[number].drop(names)
+
+
+class ForkedEngine:
+    """Deals chats out to several processes. Each conversation stays in one of them."""
+
+    def __init__(self, engine: TransformersEngine, size: int) -> None:
+        self.size = size
+        self.templated = engine.templated
+        self._model = engine.model
+        self._limits = replace(engine.limits, tokens=max(1, engine.limits.tokens // size))
+        self._workers = ForkedWorkers(size, self._open_share)
+        self._numbers = count()
+
+    def generate(self, chats: Sequence[Chat], sampling: Sampling) -> list[Completion]:
+        dealt = zip(deal_shares(chats, self.size), deal_shares(range(len(chats)), self.size), strict=True)
+        return join_shares(self.run(EngineShare.generate, [(*share, sampling) for share in dealt]))
+
+    def logprobs(self, chats: Sequence[Chat], continuations: Sequence[str]) -> list[float]:
+        dealt = zip(deal_shares(chats, self.size), deal_shares(continuations, self.size), strict=True)
+        return join_shares(self.run(EngineShare.logprobs, list(dealt)))
+
+    def conversations(self) -> Conversations:
+        return ForkedConversations(self, next(self._numbers))
+
+    def run(self, method: Callable[..., Any], shares: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Call a method of each process's share with its own arguments."""
+        return self._workers.run([(method, arguments) for arguments in shares])
+
+    def __enter__(self) -> Self:
+        self._workers.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._workers.__exit__(kind, error, trace)
+
+    @contextmanager
+    def _open_share(self, _: int) -> Iterator[Callable[[Any], Any]]:
+        # A new engine, because a chat template runs in a process that only one of these can talk to.
+        with TransformersEngine(self._model, replace(self._limits)) as engine:
+            share = EngineShare(engine)
+            yield lambda request: request[0](share, *request[1])
+
+
+class ForkedConversations:
+    """Conversations that are dealt out to several processes: a new one goes where the fewest are."""
+
+    def __init__(self, engine: ForkedEngine, number: int) -> None:
+        self._engine = engine
+        self._number = number
+        self._names: list[set[str]] = [set() for _ in range(engine.size)]
+
+    def extend(self, turns: Mapping[str, Chat], sampling: Sampling) -> dict[str, Completion]:
+        for name in turns:
+            if not any(name in names for names in self._names):
+                min(self._names, key=len).add(name)
+        shares = [{name: turns[name] for name in turns if name in names} for names in self._names]
+        answers = self._engine.run(EngineShare.extend, [(self._number, share, sampling) for share in shares])
+        replies = {name: reply for answer in answers for name, reply in answer.items()}
+        return {name: replies[name] for name in turns}
+
+    def drop(self, names: Iterable[str]) -> None:
+        if dropped := set(names):
+            self._engine.run(EngineShare.drop, [(self._number, dropped & own) for own in self._names])
+            for own in self._names:
+                own -= dropped
 
 
 def open_engine(directory: Path) -> TransformersEngine:
