@@ -18,6 +18,7 @@ from pydantic import JsonValue
 
 from agent2rl.core.task import Example
 
+REASONING_END = "</think>"
 MARKER = "####"
 
 _MINUS = r"\-\u2212"
@@ -44,6 +45,11 @@ _PLACE = re.compile(rf"{MARKER}(?!#)(?=\s*(?:[+{_MINUS}][ ]?)?(?:{_CURRENCY}[ ]?
 _LAST_NUMBER = re.compile(
     rf"(?:(?<![\w)])[{_MINUS}])?{_CURRENCY}?(?:[0-9]+[ ](?=[0-9]+/[0-9]))?[0-9](?:[0-9,./]*[0-9])?"
 )
+
+
+def cut_reasoning(text: str) -> str:
+    """Return the text after the model's reasoning, which ends with `</think>`."""
+    return text.rpartition(REASONING_END)[2]
 
 
 def final_answer(text: str, last_number_fallback: bool = False) -> Fraction | None:
