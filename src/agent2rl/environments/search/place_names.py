@@ -11,7 +11,9 @@ NC North Carolina, ND North Dakota, OH Ohio, OK Oklahoma, OR Oregon, PA Pennsylv
 SC South Carolina, SD South Dakota, TN Tennessee, TX Texas, UT Utah, VT Vermont, VA Virginia, WA Washington,
 WV West Virginia, WI Wisconsin, WY Wyoming
 """
-STATE_CODES: dict[str, str] = {code: name.lower() for code, name in re.findall(r"([A-Z]{2}) ([\w ]+)", _STATES)}
+STATE_CODES: dict[str, str] = {
+    code: name.lower() for code, name in re.findall(r"([A-Z]{2}) ([\w ]+)", _STATES)
+}
 """Postal codes of the states of the USA. They are read only in upper case."""
 STATES = frozenset(STATE_CODES.values())
 
