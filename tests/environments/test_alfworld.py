@@ -5,6 +5,7 @@ import json
 import lzma
 import os
 import random
+import re
 import subprocess
 import sys
 import tarfile
@@ -227,6 +228,22 @@ def test_both_spellings_of_putting_down_are_read_from_the_grammar() -> None:
     assert old.step("move mug 2 to shelf 1") == NOTHING
     assert old.step("put mug 2 in/on shelf 1") == "You put the mug 2 in/on the shelf 1."
     assert new.step("put mug 2 in/on shelf 1") == NOTHING
+
+
+def test_a_file_from_before_help_is_read_as_the_official_update_makes_it() -> None:
+    old, new = make_game(words=OLD_GRAMMAR), make_game()
+    old["pddl_domain"] = re.sub(r"\(:action help .*?\(checked \?a\)\)", "", str(old["pddl_domain"]))
+    old["grammar"] = re.sub(r"action help \{.*?\}", "", OLD_GRAMMAR, flags=re.DOTALL)
+    old["walkthrough"] = ["go to table 1", "put mug 2 in/on shelf 1"]
+    assert "action help" not in f"{old['pddl_domain']}{old['grammar']}"
+    game = AlfworldGame.from_data(old)
+    assert game.walkthrough == ("go to table 1", "move mug 2 to shelf 1")
+    before, after = AlfworldEpisode(game), AlfworldEpisode(AlfworldGame.from_data(new))
+    for command in ("go to table 1", "take mug 2 from table 1", "move mug 2 to shelf 1", "look"):
+        assert (before.observation, before.commands) == (after.observation, after.commands)
+        assert before.step(command) == after.step(command) != NOTHING
+    assert before.step("help").startswith("Commands: look")
+    assert before.step("put mug 2 in/on shelf 1") == NOTHING
 
 
 @pytest.mark.parametrize("goal", GOALS)

@@ -1,5 +1,7 @@
-"""Answers are matched without a judge: 261 labelled pairs, and what must hold for any text."""
+"""Answers are matched without a judge: 334 labelled pairs, and what must hold for any text."""
 
+import csv
+import random
 from datetime import date, timedelta
 from pathlib import Path
 
@@ -22,8 +24,6 @@ LABELLED = Path(__file__).with_name("labelled_search_answers.tsv").read_text(enc
 PAIRS = [(line + "\t").replace("\\n", "\n").split("\t") for line in LABELLED.split("\n") if line]
 """Right or wrong, Single or List, gold answer, predicted answer, alias: as a careful reader would judge."""
 TOO_STRICT = {
-    ("Springfield", "Springfield, Illinois"),
-    ("Orvelle County", "Orvelle County, Texas"),
     ("Talva, Norrland", "Talva"),
     ("0.5%", "half a percent"),
     ("Yes", "Yes, it did"),
@@ -42,8 +42,8 @@ def judged(right: str, predicted: str, kind: str, alias: str) -> AnswerMarks:
     return mark_answer(predicted, asked)
 
 
-def test_the_matcher_agrees_with_all_but_six_of_261_labelled_pairs() -> None:
-    assert len(PAIRS) == 261
+def test_the_matcher_agrees_with_all_but_four_of_334_labelled_pairs() -> None:
+    assert len(PAIRS) == 334
     differing = {
         (right, predicted)
         for label, kind, right, predicted, alias, *_ in PAIRS
@@ -54,7 +54,7 @@ def test_the_matcher_agrees_with_all_but_six_of_261_labelled_pairs() -> None:
 
 def test_nothing_wrong_is_taken_for_right() -> None:
     wrong = [pair for pair in PAIRS if pair[0] == "0"]
-    assert len(wrong) >= 70
+    assert len(wrong) >= 110
     assert not [
         pair
         for pair in wrong
@@ -138,8 +138,63 @@ def test_a_set_is_right_in_any_order_and_form(both: tuple[list[str], list[str]],
     assert len(names) == 1 or not mark_answer(mark_between.join(shuffled[1:]), asked).correct
 
 
+INTRODUCTIONS = st.sampled_from(
+    ["", "Based on the search results, ", "According to the page, the answer is ", "The items are: ", "Both "]
+)
+CLOSINGS = st.sampled_from(["", ".", " meet the criteria.", " are the items that satisfy both conditions."])
+
+
+@given(
+    st.lists(NAMES, min_size=2, unique=True).flatmap(
+        lambda names: st.tuples(st.just(names), st.permutations(names))
+    ),
+    INTRODUCTIONS,
+    CLOSINGS,
+)
+def test_a_set_is_right_in_a_sentence(
+    both: tuple[list[str], list[str]], introduction: str, closing: str
+) -> None:
+    names, shuffled = both
+    asked = GoldAnswer(tuple((name,) for name in names))
+    assert mark_answer(introduction + "; ".join(shuffled) + closing, asked).correct
+    assert not mark_answer(introduction + "; ".join(shuffled[1:]) + closing, asked).correct
+    assert not mark_answer(introduction + "; ".join([*shuffled, "Iowa City"]) + closing, asked).correct
+
+
+FORMS = (
+    "{}",
+    "Based on the search results, the answer is {}.",
+    "{} meet the criteria.",
+    "According to a page, {}",
+)
+
+
+def test_official_answers_are_right_for_their_own_question_and_for_no_other(shared_data: Path) -> None:
+    with (shared_data / "deepsearchqa" / "DSQA-full.csv").open(encoding="utf-8", newline="") as file:
+        rows = [(row["answer"].strip().rstrip("."), row["answer_type"]) for row in csv.DictReader(file)]
+    gold = [parse_gold_answer(*row) for row in rows]
+    own = [mark_answer(form.format(rows[n][0]), gold[n]).correct for n in range(0, 900, 4) for form in FORMS]
+    assert sum(own) >= 0.98 * len(own)
+    dice = random.Random(0)
+    for number in range(5000):
+        one, other = dice.sample(range(len(rows)), 2)
+        if gold[one] != gold[other]:
+            said = FORMS[number % len(FORMS)].format(rows[other][0])
+            assert not mark_answer(said, gold[one]).correct, (rows[one], said)
+
+
+PROSE = ("Based on " * 50_000, "no " * 50_000, "the " * 50_000, "Ohio are the " * 50_000, "1. a " * 50_000)
+
+
 def test_a_long_answer_is_marked_in_no_time() -> None:
-    for text in ("a, " * 100_000, "(" * 100_000, "and " * 100_000, "1," * 100_000, "answer " * 50_000):
+    for text in (
+        "a, " * 100_000,
+        "(" * 100_000,
+        "and " * 100_000,
+        "1," * 100_000,
+        "answer " * 50_000,
+        *PROSE,
+    ):
         assert not mark_answer(text, parse_gold_answer("Ohio, Utah")).correct
 
 

@@ -1,11 +1,16 @@
 """The program is found in an answer, however it is given; and some program is found in anything."""
 
+import contextlib
+import types
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agent2rl.core.task import Example
-from agent2rl.evaluators.code_tests.evaluator import extract_program
+from agent2rl.evaluators.code_tests import server
+from agent2rl.evaluators.code_tests.evaluator import build_job, extract_program
 from agent2rl.tasks.humaneval.mini import generate_problems
 
 PROMPT = (
@@ -14,6 +19,7 @@ PROMPT = (
 BODY = "    square = r * r\n    return math.pi * square\n"
 WHOLE = f"def area(r):\n{BODY}"
 FENCED = f"```python\n{WHOLE}```"
+DRAFT = "```python\ndef area(r):\n    return r\n```"
 
 ANSWERS = {
     "the body": BODY,
@@ -41,19 +47,102 @@ ANSWERS = {
     "text over several lines at the margin": '    text = """\nThis stands at the margin.\n"""\n' + BODY,
     "a constant beside it": "PI: float = 3.1415927\ndef area(r):\n    return PI * r * r / I\n\nI = 1\n",
     "a constant, fenced": "```\nif 1:\n    PI = 3.1415927\ndef area(r):\n    return PI * r * r\n```",
+    "a constant of two names": "    return PI * r * r + B\nPI, B = 3.1415927, 0\n",
+    "an augmented assignment": "    return f(r)\nN = 1\nN += 1\ndef f(r):\n    return math.pi * r ** N\n",
+    "a call before a helper": "    return f(r)\nprint('area')\ndef f(r):\n    return math.pi * r * r\n",
+    "an item": "    return T[1] * f(r)\nT = {}\nT[1] = 1\ndef f(r):\n    return math.pi * r * r\n",
+    "a loop": "    return T[1] * r * r\nT = []\nfor n in (0, math.pi):\n    T.append(n)\n",
+    "an else": "    return PI * r * r\nif half(2) > 2:\n    PI = 3\nelse:\n    PI = math.pi\n",
+    "a try": "    return PI * r * r\ntry:\n    from numpyx import PI\n"
+    "except ImportError:\n    PI = math.pi\n",
+    "a test before a helper": "    return f(r)\nassert half(2) == 1\ndef f(r):\n    return math.pi * r * r\n",
+    "a docstring before a helper": '    return f(r)\n"""Helps."""\ndef f(r):\n    return math.pi * r * r\n',
+    "a guard before a helper": "    return f(r)\nif __name__ == '__main__':\n    area('x')\n"
+    "def f(r):\n    return math.pi * r * r\n",
+    "a continued line": "    return PI * \\\nr * r\nPI = \\\n3.1415927\n",
+    "a helper and words": "    return f(r)\nA, B = 1, 2\ndef f(r):\n    return math.pi * r * r\n\n"
+    "This calls `f`, which isn't hard:\n- (see above\n",
+    "a word that could be a name": BODY + "\nExplanation\n\nThe function multiplies.\n",
+    "a label that could be an annotation": BODY + "\nComplexity: O(1)\n",
+    "a wrong example": BODY + "\nassert area(1) == 3\n",
+    "a wrong example, fenced": f"```python\n{WHOLE}\nassert area(1) == 3\n```",
+    "a line that the limit cut": f"```python\n{WHOLE}\nprint(area(1), area(",
+    "a draft in the reasoning": f"<think>\n{DRAFT}\nNo.\n</think>\n{FENCED}",
+    "a draft in reasoning that the template began": f"{DRAFT}\nNo.\n</think>\n{FENCED}",
+    "the body after reasoning": f"<think>Multiply.</think>{BODY}",
     "a bracket at the margin": "    pi = max([\n    math.pi,\n])\n    return pi * r * r\n",
 }
 
 
-def run(source: str) -> float:
-    namespace: dict[str, object] = {}
-    exec(compile(source, "<program>", "exec"), namespace)
-    return namespace["area"](2)  # type: ignore[operator, no-any-return]
+def compile_answer(problem: Example, answer: str) -> server.Compiled:
+    job = build_job(problem, answer)
+    return server.compile_program(job.program, job.fallback, job.entry)
+
+
+def run_answer(problem: Example, answer: str) -> dict[str, Any]:
+    """Run the program and return what it defines, as the sandbox does it."""
+    code = compile_answer(problem, answer)
+    assert isinstance(code, types.CodeType), code
+    namespace: dict[str, Any] = {"__name__": "program"}
+    with contextlib.suppress(Exception):
+        exec(code, namespace)
+    return namespace
+
+
+AREA = Example("area", PROMPT, BODY, {"entry_point": "area", "test": ""})
 
 
 @pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS.keys())
 def test_the_program_is_found_in(answer: str) -> None:
-    assert round(run(extract_program(PROMPT, "area", answer)), 3) == 12.566
+    assert round(run_answer(AREA, answer)["area"](2), 3) == 12.566
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "    return (\n",
+        "    if r:\n",
+        "def area(r) return\n",
+        "```\ndef area(r):\n  return r\n return 0\n```",
+    ],
+)
+def test_an_error_in_the_function_itself_is_not_cut_off(answer: str) -> None:
+    assert isinstance(compile_answer(AREA, answer), SyntaxError)
+
+
+code_lines = st.lists(
+    st.sampled_from(
+        [
+            "A, B = 1, 2",
+            "N = 0\nN += 1",
+            "print(half(2))",
+            "T = {}\nT[1] = 2",
+            "for n in range(3):\n    n",
+            '"""\nWords\n"""',
+            "if half(2):\n    pass\nelse:\n    pass",
+            "try:\n    1\nfinally:\n    2",
+            "assert True",
+            "# done",
+            "x = \\\n3",
+            "if __name__ == '__main__':\n    area(1)",
+            "class C:\n    pass",
+            "import sys",
+            "y = [\n1,\n]",
+            "@staticmethod\ndef g():\n    pass",
+        ]
+    )
+)
+words = st.lists(
+    st.sampled_from(["It isn't hard.", "- a (b", "1. The first", "```", "So:", '"""', "if you like", "(see"])
+)
+
+
+@given(code_lines, words)
+def test_any_code_at_the_margin_is_kept_and_words_after_it_are_cut(
+    lines: list[str], after: list[str]
+) -> None:
+    answer = "    return f(r)\n" + "\n".join([*lines, "def f(r):\n    return 7 * r", *after])
+    assert run_answer(AREA, answer)["area"](2) == 14
 
 
 @given(st.text(max_size=400), st.text(max_size=200))
@@ -98,11 +187,17 @@ LONG = 1_000_000
         " " * LONG + "```",
         '"""' * LONG,
         "```\n" * LONG,
+        "(\n" * LONG,
+        BODY + "print(1)\n" * 7000 + "(\n" * 90,
+        "<think>" * LONG,
     ],
-    ids=["fence", "fence of spaces", "assignment", "word", "margin", "quotes", "fences"],
+    ids=[
+        *("fence", "fence of spaces", "assignment", "word", "margin", "quotes", "fences"),
+        *("brackets", "brackets after code", "reasoning"),
+    ],
 )
 def test_an_answer_of_any_length_comes_to_a_program_in_no_time(answer: str) -> None:
-    assert extract_program(PROMPT, "area", answer).startswith("import math")
+    compile_answer(AREA, answer)
 
 
 prose = st.text(st.characters(categories=("L", "N", "P", "Zs")), max_size=60).filter(
@@ -125,8 +220,6 @@ def test_every_way_to_give_a_problems_solution_comes_to_the_same_function(
 ) -> None:
     entry = str(problem.meta["entry_point"])
     whole = problem.prompt[problem.prompt.index(f"def {entry}") :] + problem.target
-    source = extract_program(problem.prompt, entry, form.format(body=problem.target, whole=whole))
-    namespace: dict[str, object] = {}
-    exec(compile(source, "<program>", "exec"), namespace)
+    namespace = run_answer(problem, form.format(body=problem.target, whole=whole))
     exec(compile(str(problem.meta["test"]), "<test>", "exec"), namespace)
-    namespace["check"](namespace[entry])  # type: ignore[operator]
+    namespace["check"](namespace[entry])

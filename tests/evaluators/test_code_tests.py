@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,56 @@ def test_the_note_says_why_a_program_failed(sandboxes: ProgramPool, program: str
     (verdict,) = sandboxes.judge_jobs([make_job(program)])
     assert not verdict.passed
     assert verdict.note.startswith(note)
+
+
+TEMPORARY_FILE = """
+import tempfile
+def solve(x):
+    with tempfile.{} as file:
+        file.write(str(x))
+        file.seek(0)
+        return int(file.read()) + 1
+"""
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "from fractions import Fraction\ndef solve(x):\n    return Fraction(2 * x, 2) + 1\n",
+        "from decimal import Decimal\ndef solve(x):\n    return Decimal(x) + 1\n",
+        TEMPORARY_FILE.format("TemporaryFile('w+')"),
+        TEMPORARY_FILE.format("NamedTemporaryFile(mode='w+', suffix='.txt')"),
+        "import tempfile\nPLACE = tempfile.gettempdir()\n" + REFERENCE_PROGRAM,
+        REFERENCE_PROGRAM + "assert solve(1) == 3\n",
+        REFERENCE_PROGRAM + "raise SystemExit\n",
+    ],
+    ids=["fraction", "decimal", "file", "named file", "directory", "wrong example", "exit"],
+)
+def test_what_passes_anywhere_passes_here(sandboxes: ProgramPool, program: str) -> None:
+    (verdict,) = sandboxes.judge_jobs([make_job(program)])
+    assert verdict.passed, verdict.note
+
+
+def test_an_argument_may_be_a_fraction(sandboxes: ProgramPool) -> None:
+    test = (
+        "from fractions import Fraction\ndef check(candidate):\n"
+        "    assert candidate(Fraction(1, 3)) == Fraction(4, 3)\n"
+    )
+    (verdict,) = sandboxes.judge_jobs([make_job(REFERENCE_PROGRAM, test)])
+    assert (verdict.passed, verdict.inside) == (True, False)
+
+
+def test_the_fallback_runs_up_to_the_words_after_it_if_the_program_does_not_compile(
+    sandboxes: ProgramPool,
+) -> None:
+    fallback = "def solve(x):\n    return more(x)\ndef more(x):\n    return x + 1\nThis isn't code.\n"
+    verdicts = sandboxes.judge_jobs(
+        [
+            replace(make_job(program), fallback=fallback)
+            for program in ("This isn't code.", "def solve(x):\n    return x\n")
+        ]
+    )
+    assert [verdict.passed for verdict in verdicts] == [True, False]
 
 
 def test_the_tests_see_what_the_prompt_defines_and_the_function_by_its_name(sandboxes: ProgramPool) -> None:

@@ -4,6 +4,7 @@ import io
 import math
 import struct
 from collections import Counter, OrderedDict, defaultdict, namedtuple
+from decimal import Decimal
 from enum import IntEnum
 from typing import Any
 
@@ -20,10 +21,20 @@ leaves = (
     | st.integers(-(10**400), 10**400)
     | st.floats()
     | st.complex_numbers(allow_nan=False)
+    | st.fractions()
+    | st.decimals(allow_nan=False)
     | st.text(st.characters(exclude_categories=()))
     | st.binary()
 )
-hashable = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary()
+hashable = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.fractions()
+    | st.text()
+    | st.binary()
+)
 plain = st.recursive(
     leaves,
     lambda inner: (
@@ -50,6 +61,8 @@ def same(left: Any, right: Any) -> bool:
         return False
     if isinstance(left, float):
         return struct.pack(">d", left) == struct.pack(">d", right)
+    if isinstance(left, Decimal):
+        return bool(left.as_tuple() == right.as_tuple())
     if isinstance(left, complex):
         return same([left.real, left.imag], [right.real, right.imag])
     if isinstance(left, list | tuple):
@@ -62,6 +75,30 @@ def same(left: Any, right: Any) -> bool:
 @given(plain)
 def test_plain_data_crosses_unchanged(value: Any) -> None:
     assert same(crossed(value), value)
+
+
+@given(plain)
+def test_trusted_data_crosses_the_other_way_too(value: Any) -> None:
+    assert same(plain_data.loads_trusted(plain_data.dumps(value)), value)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        (..., 1, 0),
+        (..., 1, -2),
+        (..., 1 << 70_000, 3),
+        (..., 0.5, 2),
+        (..., "one"),
+        (..., 1),
+        (..., 1, 2, 3),
+        (...,),
+        (1, ...),
+    ],
+)
+def test_what_is_no_fraction_or_decimal_is_refused(parts: Any) -> None:
+    with pytest.raises(ValueError, match=r"fraction|tag"):
+        plain_data.loads(plain_data.dumps(parts))
 
 
 @pytest.mark.parametrize(
@@ -146,7 +183,7 @@ def test_too_much_does_not_cross() -> None:
 
 tagged = st.recursive(
     st.sampled_from(
-        [b"N", b"T", b"i\x01\0\0\0", b"g" + b"\0" * 8, b"l\xff\xff\xff\xff\x01\0", b"u\1\0\0\0a", b"0"]
+        [b".", b"N", b"T", b"i\x01\0\0\0", b"g" + b"\0" * 8, b"l\xff\xff\xff\xff\x01\0", b"u\1\0\0\0a", b"0"]
     )
     | st.binary(max_size=12),
     lambda inner: st.tuples(

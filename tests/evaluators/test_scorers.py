@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent2rl.evaluators.scorers import exact_number, final_answer
+from agent2rl.evaluators.scorers import exact_number, final_answer, last_number
 
 SAME_NUMBER = [
     ("#### 18", 18),
@@ -54,6 +54,38 @@ SAME_NUMBER = [
     ("#### 1 #### 2", 1),
     ("#### x #### 18", 18),
     ("##### 18", 18),
+    ("#### **18**", 18),
+    ("#### **$18**", 18),
+    ("#### **-$18**", -18),
+    ("#### __18__", 18),
+    (r"#### \boxed{18}", 18),
+    (r"#### $\boxed{18}$", 18),
+    (r"#### \boxed{\$1,800}", 1800),
+    (r"#### \$18", 18),
+    (r"#### \(18\)", 18),
+    (r"#### \text{Answer: } 18", 18),
+    ("#### Answer: 18", 18),
+    ("#### The answer is 18.", 18),
+    ("#### **Final Answer:** 18 eggs", 18),
+    ("#### Answer:\n18", 18),
+    ("####: 18", 18),
+    ("#### (18)", 18),
+    ("#### = 18", 18),
+    ("#### \u2248 18", 18),
+    ("#### 9 * 2 = 18", 18),
+    ("#### $9 * 2 = $18.00", 18),
+    ("#### (4 + 5) x 2 = 9 * 2 = 18 eggs", 18),
+    ("#### 9 * 2 = <<9*2=18>>18", 18),
+    ("#### 50% * 36 = 18", 18),
+    ("#### Rs. 1800", 1800),
+    ("#### USD 1,800", 1800),
+    ("#### \u20b91800", 1800),
+    ("#### 18 (as 9 * 2 = 18)", 18),
+    ("#### 18 and x = 5", 18),
+    ("#### **5** #### 18", 18),
+    ("#### **5** #### **18**", 5),
+    ("<think>maybe #### 5</think> #### 18", 18),
+    ("maybe #### 5</think>\n#### 18", 18),
 ]
 
 NO_NUMBER = [
@@ -66,11 +98,15 @@ NO_NUMBER = [
     "#### .",
     "#### -",
     "#### eighteen",
-    "#### the answer is 18",
+    "#### Step 18",
+    "#### Answer: eighteen, not 19",
+    "#### 18 </think>",
     "#### 1,08 #### 18",
     "#### 3-4\n#### 18",
-    "#### **18** #### x",
-    r"#### \boxed{18}",
+    "#### **1,08** #### x",
+    r"#### \boxed{1,08}",
+    "#### 9 * 2 = 3 * 6",
+    "#### 18 = x",
     "#### 1,08",
     "#### 1,0800",
     "#### 10,80,000",
@@ -91,7 +127,6 @@ NO_NUMBER = [
     "#### 3 + $4",
     "#### 3 x 4",
     "#### 3^2",
-    "#### 3 = 3",
     "#### --3",
     "#### -$-3",
     "#### 7/0",
@@ -138,10 +173,7 @@ def strict(text: str) -> str | None:
         ("### Solution\n#### 5 boxes of 2\n#### 10", "5", 5),
         ("#### 1. Add\n2 + 2 = 4\n#### 4", "1.", 1),
         ("##### 42", "42", 42),
-        ("#### **42**", None, None),
-        (r"#### \boxed{42}", None, None),
-        ("#### $\\boxed{42}$", None, None),
-        ("#### Answer: 5", None, None),
+        ("#### (1) Add\n2 + 2 = 4\n#### 4", "4", 4),
         ("#### x = 5", None, None),
         ("#### \uff14\uff12", None, None),
         ("### 42", None, None),
@@ -167,10 +199,13 @@ def test_an_answer_is_looked_for_where_the_published_strict_graders_look(
         ("#### 1000.", "1000.", 1000),
         ("#### .50", ".50", Fraction(1, 2)),
         ("#### 1/2", "1", Fraction(1, 2)),
+        ("#### **42**", None, 42),
+        (r"#### \boxed{42}", None, 42),
+        ("#### Answer: 5", None, 5),
         ("#### 3-4", "3", None),
         ("#### 12:30", "12", None),
         ("#### 1,08", "108", None),
-        ("#### 5 + 6 = 11", "5", None),
+        ("#### 5 + 6 = 11", "5", 11),
         ("#### ...", "...", None),
     ],
 )
@@ -197,10 +232,16 @@ def test_headings_before_the_answer_and_text_after_it_change_nothing(
         "#### " * 50_000,
         "#" * 200_000,
         "1" + "." * 200_000,
+        "#### " + "the " * 200_000,
+        "####(" * 50_000,
+        "#### " + "1 = " * 200_000,
+        "#### 1" + " =" * 200_000,
+        "#### 1 <<" * 50_000,
     ],
 )
 def test_long_runs_of_one_character_take_no_time(text: str) -> None:
-    final_answer(text, last_number_fallback=True)
+    final_answer(text)
+    last_number(text)
 
 
 @pytest.mark.parametrize(
@@ -213,22 +254,52 @@ def test_long_runs_of_one_character_take_no_time(text: str) -> None:
         ("It falls to -4", -4),
         ("That is 2 1/2.", Fraction(5, 2)),
         ("In 2020 5 of them", 5),
+        ("The answer is 18.", 18),
+        (r"So \boxed{18}", 18),
+        ("#### 5\n#### 18", 18),
+        ("#### 18\nI checked it 2 times", 2),
+        ("<think>18</think> It is 9 eggs.", 9),
         ("Is it 1,08?", None),
         ("none at all", None),
-        ("3 of them #### none", None),
+        ("18</think> none", None),
     ],
 )
-def test_the_last_number_counts_only_on_request_and_only_without_a_marker(
-    text: str, number: Fraction | int | None
-) -> None:
-    assert final_answer(text, last_number_fallback=True) == number
-    assert final_answer(text) is None
+def test_the_flexible_rule_takes_the_last_number(text: str, number: Fraction | int | None) -> None:
+    assert last_number(text) == number
 
 
-@given(st.text() | st.text("0123456789#.,/-+ $e\n%"), st.booleans())
-def test_no_text_is_too_strange(text: str, fallback: bool) -> None:
+@given(st.text() | st.text("0123456789#.,/-+ $e\n%=*(<>\\{"))
+def test_no_text_is_too_strange(text: str) -> None:
     for answer in (text, f"#### {text}"):
-        assert isinstance(final_answer(answer, fallback), Fraction | None)
+        assert isinstance(final_answer(answer), Fraction | None)
+        assert isinstance(last_number(answer), Fraction | None)
+
+
+around = st.sampled_from(
+    [
+        "{}",
+        "**{}**",
+        r"\boxed{{{}}}",
+        "$\\boxed{{{}}}$",
+        "({})",
+        ": {}",
+        "= {}",
+        "Answer: {}",
+        "Rs. {}",
+        "**Answer: {}.**",
+    ]
+)
+
+
+@given(st.integers(-(10**9), 10**9), around, st.sampled_from(["", " eggs", "\n\nSo 5 are left."]))
+def test_a_number_survives_what_is_around_it(number: int, form: str, rest: str) -> None:
+    text = f"3 + 4 = 7\n#### {form.format(number)}{rest}"
+    assert final_answer(text) == number
+
+
+@given(st.lists(st.integers(1, 10**6), min_size=1, max_size=4), st.integers(-(10**6), 10**6))
+def test_of_a_calculation_the_result_counts(numbers: list[int], result: int) -> None:
+    assert final_answer(f"#### {' + '.join(map(str, numbers))} = {result}") == result
 
 
 @given(

@@ -113,3 +113,18 @@ def test_an_engine_that_loses_an_answer_is_noticed() -> None:
 def test_it_works_with_an_engine_found_by_name(tmp_path: Path) -> None:
     with parse(f"{__name__}:echo")(tmp_path) as engine:
         assert all(result.score for result in evaluated(SingleTurn("same-1", same), engine))
+
+
+def test_other_ways_to_score_are_metrics_and_do_not_change_the_score() -> None:
+    evaluator = SingleTurn(
+        rule="strict-1",
+        score=lambda output, _: float(output == "#### 5"),
+        metrics={"flexible": lambda output, _: float("5" in output)},
+    )
+    replies = iter(["#### 5", "It is 5.", "It is 5.", "none"])
+    examples = tuple(Example(str(number), "How many?", "5") for number in range(2))
+    settings = EvalSettings(samples=2)
+    found = evaluator.evaluate(ScriptedEngine(lambda _: next(replies)), examples, settings).results
+    assert [result.score for result in found] == [0.5, 0.0]
+    assert [result.metrics["flexible"] for result in found] == [1.0, 0.5]
+    assert {*found[0].metrics} == {"flexible", "pass@1", "pass@2"}

@@ -138,6 +138,15 @@ def test_how_it_was_asked_is_recorded_with_the_score(templated: bool) -> None:
     assert ("And then?" in found.results[0].output) == templated
 
 
+def test_the_strict_rule_ranks_and_the_flexible_one_is_reported_beside_it() -> None:
+    replies = iter(["#### 5", "The answer is 5.", r"So \boxed{5}", "#### 5\nI took 2 steps.", "none"])
+    examples = tuple(Example(f"e{number}", "How many?", "#### 5") for number in range(5))
+    found = EVALUATOR.evaluate(ScriptedEngine(lambda _: next(replies)), examples, EvalSettings())
+    score = statistics.score_evaluation(found, "feedback")
+    assert score.value == 40
+    assert score.metrics["flexible"] == 60
+
+
 def shots() -> list[tuple[str, str]]:
     """Question and answer of each worked problem."""
     found = [shot.partition("\nAnswer: ") for shot in SHOTS.strip().split("\n\n")]

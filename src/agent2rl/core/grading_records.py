@@ -72,7 +72,7 @@ class ExampleResult(Record):
     attempts: tuple[SampledAnswer, ...] = ()
     """Every answer, if there were several."""
     metrics: dict[str, Share] = Field(default_factory=dict)
-    """Metrics over several answers (pass@k, maj@k), and further metrics of a world's episode."""
+    """Metrics over several answers (pass@k, maj@k), other scoring rules, and metrics of a world's episode."""
     group: str = ""
     """The kind of example, if a task has several."""
     trajectory: tuple[TrajectoryTurn, ...] = ()

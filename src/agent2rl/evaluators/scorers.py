@@ -1,10 +1,15 @@
 """Score one answer without a model: by its exact final number, or by a rubric of five qualities.
 
-The answer is the number directly after the first `####` that a number follows. Any other `####` is a heading,
-as in published graders. Numbers may have thousands separators, currency signs, trailing zeros, signs,
-decimals and fractions; units and a full stop may follow. Text that is not a plain number (`1,08`, `3-4`,
-`1e9`, `7/0`, hundreds of digits) is no answer: neither the part that would parse nor any later text counts.
-LaTeX, bold type and numbers in words are not read.
+The answer is the number after the first `####` that a number directly follows, as in published graders. Any
+other `####` is a heading. If no number directly follows any, decorations may be between them: bold type,
+LaTeX, brackets, a colon, `=`, a currency, `Answer:`. Of a calculation (`9 * 2 = 18`) the result counts. Text
+up to `</think>` is not read.
+
+Numbers may have thousands separators, currency signs, trailing zeros, signs, decimals and fractions; units
+and a full stop may follow. Text that is not a plain number (`1,08`, `3-4`, `1e9`, `7/0`, hundreds of digits)
+is no answer: neither the part that would parse nor any later text counts. Numbers in words are not read.
+
+`last_number` is the flexible rule: the last number of the text, wherever it is.
 
 The rubric checks what the meta of an example requests (`value`, `others`, `language`, `length`, `form`). The
 score is the share of five qualities that the answer has, halved if it does not answer the question.
@@ -18,6 +23,7 @@ from pydantic import JsonValue
 
 from agent2rl.core.task import Example
 
+REASONING_END = "</think>"
 MARKER = "####"
 
 _MINUS = r"\-\u2212"
@@ -40,19 +46,34 @@ _ANSWER = re.compile(
     """,
     re.VERBOSE,
 )
-_PLACE = re.compile(rf"{MARKER}(?!#)(?=\s*(?:[+{_MINUS}][ ]?)?(?:{_CURRENCY}[ ]?)?[{_MINUS}]?\.?\d)")
+_NUMBER_AHEAD = rf"(?=(?:[+{_MINUS}][ ]?)?(?:{_CURRENCY}[ ]?)?[{_MINUS}]?\.?\d)"
+_PLACE = re.compile(rf"{MARKER}(?!#)\s*{_NUMBER_AHEAD}")
+_WORDS = "the|final|answer|result|total|is|boxed|text|textbf|mathbf|rs|usd|eur|gbp|inr"
+_DECORATION = rf"(?:[\s*_:=~\u2248(){{}}\[\]\\\u20b9]|{_CURRENCY}|(?i:{_WORDS})\b\.?)"
+_DECORATED_PLACE = re.compile(rf"{MARKER}(?!#){_DECORATION}*+{_NUMBER_AHEAD}")
+_ANNOTATION = re.compile("<<[^<>]*>>")
+_CALCULATION = re.compile(rf"^(?:(?:[0-9.,+{_MINUS}*/x\u00d7\u00f7()%\\ ]|{_CURRENCY})*+=)++")
 _LAST_NUMBER = re.compile(
     rf"(?:(?<![\w)])[{_MINUS}])?{_CURRENCY}?(?:[0-9]+[ ](?=[0-9]+/[0-9]))?[0-9](?:[0-9,./]*[0-9])?"
 )
 
 
-def final_answer(text: str, last_number_fallback: bool = False) -> Fraction | None:
-    """Return the number after `####`. Without `####`: None, or on request the last number of the text."""
-    if place := _PLACE.search(text):
-        return _parse_number(text[place.end() :])
-    if last_number_fallback and MARKER not in text and (numbers := _LAST_NUMBER.findall(text)):
-        return _parse_number(numbers[-1])
-    return None
+def cut_reasoning(text: str) -> str:
+    """Return the text after the model's reasoning, which ends with `</think>`."""
+    return text.rpartition(REASONING_END)[2]
+
+
+def final_answer(text: str) -> Fraction | None:
+    """Return the number after `####`, or None."""
+    text = cut_reasoning(text)
+    place = _PLACE.search(text) or _DECORATED_PLACE.search(text)
+    return _parse_result(text[place.end() :].partition("\n")[0]) if place else None
+
+
+def last_number(text: str) -> Fraction | None:
+    """Return the last number of the text, or None."""
+    numbers = _LAST_NUMBER.findall(cut_reasoning(text))
+    return _parse_number(numbers[-1]) if numbers else None
 
 
 def exact_number(output: str, target: str) -> float:
@@ -61,6 +82,16 @@ def exact_number(output: str, target: str) -> float:
     if right is None:
         raise ValueError(f"the target has no number after {MARKER}: {target[-80:]!r}")
     return float(final_answer(output) == right)
+
+
+def same_last_number(output: str, target: str) -> float:
+    """Return 1.0 if the last number of the output is the final number of the target, else 0.0."""
+    return float(last_number(output) == final_answer(target))
+
+
+def _parse_result(line: str) -> Fraction | None:
+    """Parse a number, or the result of a calculation such as `9 * 2 = <<9*2=18>>18`."""
+    return _parse_number(_CALCULATION.sub("", _ANNOTATION.sub("", line)))
 
 
 def _parse_number(text: str) -> Fraction | None:

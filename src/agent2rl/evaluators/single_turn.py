@@ -9,7 +9,7 @@ import hashlib
 import math
 import time
 import traceback
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self, SupportsFloat
 
@@ -207,6 +207,8 @@ class SingleTurn:
     prompt: QuestionPrompt = field(default_factory=QuestionPrompt)
     answer: Callable[[str], Hashable | None] | None = None
     """Extracts the answer from an output, for majority votes; returns None if there is none."""
+    metrics: Mapping[str, Callable[[str, Example], float]] = field(default_factory=dict)
+    """Other ways to score an output, by name. They are reported and do not rank."""
 
     @property
     def version(self) -> str:
@@ -215,10 +217,15 @@ class SingleTurn:
     def evaluate(self, engine: Engine, examples: Sequence[Example], settings: EvalSettings) -> EvalResult:
         answers = self.prompt.sample_answers(engine, examples, settings)
         attempts = [
-            SampledAnswer(output=text, score=self._score_output(text, example))
+            SampledAnswer(output=text, score=self._score_output(self.score, text, example))
             for example, text in answers.list_pairs()
         ]
-        return answers.build_eval_result(attempts, self._compute_metrics)
+        evaluation = answers.build_eval_result(attempts, self._compute_metrics)
+        if not self.metrics:
+            return evaluation
+        asked = zip(evaluation.results, examples, answers.texts, strict=True)
+        results = tuple(self._add_metrics(result, example, texts) for result, example, texts in asked)
+        return evaluation.model_copy(update={"results": results})
 
     def chat(self, example: Example, templated: bool) -> Chat:
         """Return the prompt of an example."""
@@ -235,9 +242,18 @@ class SingleTurn:
         )
         return {**compute_pass_metrics(attempts), **voted}
 
-    def _score_output(self, output: str, example: Example) -> float:
+    def _add_metrics(self, result: ExampleResult, example: Example, texts: Sequence[str]) -> ExampleResult:
+        means = {
+            name: math.fsum(self._score_output(score, text, example) for text in texts) / len(texts)
+            for name, score in self.metrics.items()
+        }
+        return result.model_copy(update={"metrics": {**means, **result.metrics}})
+
+    def _score_output(
+        self, score_function: Callable[[str, Example], float], output: str, example: Example
+    ) -> float:
         try:
-            score: object = self.score(output, example)
+            score: object = score_function(output, example)
         except Agent2RLError:
             raise
         except Exception as error:

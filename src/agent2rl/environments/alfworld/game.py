@@ -3,9 +3,13 @@
 The file is a JSON object with a PDDL domain, a PDDL problem, a grammar and a walkthrough. `House` is the
 initial state, with things and fixtures as numbers in the order of their ids, which is the order in which
 texts list them. The domain is recognised by its actions and not interpreted: ALFWorld has only one.
+
+Files from before alfworld 0.4 have no action `help` and say `put X in/on Y`. They are read as ALFWorld's own
+update of its files makes them: with `help` and `move X to Y`, so that prompts and scores are the same.
 """
 
 import json
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -246,18 +250,21 @@ class AlfworldGame:
         """Build a game from the JSON object of a file. The default id is the name of the problem."""
         texts = {key: data.get(key) for key in ("pddl_domain", "pddl_problem", "grammar")}
         domain, problem, grammar = (_require_text(texts, key) for key in texts)
-        _check_domain(domain)
+        commands = data.get("walkthrough")
+        walkthrough = tuple(map(str, commands)) if isinstance(commands, list) else ()
+        if not _has_help(domain):
+            grammar = _update_grammar(grammar)
+            walkthrough = tuple(_OLD_PUT.sub(r"move \1 to \2", command) for command in walkthrough)
         parts = pddl.parse_sections(problem)
         notice, rest = split_task(grammar)
         house = build_house(pddl.iter_facts(parts.get(":init", [])))
         goal = parse_goal(["and", *parts.get(":goal", [])])
         words = parse_grammar(rest)
-        walkthrough = data.get("walkthrough")
         return cls(
             id=id or " ".join(map(str, parts.get("problem", []))),
             task=notice.removeprefix("Your task is to: "),
             task_type=goal.task,
-            walkthrough=tuple(map(str, walkthrough)) if isinstance(walkthrough, list) else (),
+            walkthrough=walkthrough,
             notice=notice,
             grammar=words,
             house=house,
@@ -274,11 +281,34 @@ def _require_text(texts: Mapping[str, object], key: str) -> str:
 
 
 @lru_cache(maxsize=8)
-def _check_domain(domain: str) -> None:
-    actions = pddl.parse_action_names(domain)
-    if actions != ACTIONS.keys():
-        differing = ", ".join(sorted(actions ^ ACTIONS.keys()))
-        raise UserError(f"This is not the domain of ALFWorld: it differs in the actions {differing}.")
+def _has_help(domain: str) -> bool:
+    """Return whether this is the domain of current files, or of those before alfworld 0.4. Refuse others."""
+    differing = pddl.parse_action_names(domain) ^ ACTIONS.keys()
+    if differing - {"help"}:
+        names = ", ".join(sorted(differing))
+        raise UserError(f"This is not the domain of ALFWorld: it differs in the actions {names}.")
+    return not differing
+
+
+_OLD_PUT = re.compile(r"^put (.+) in/on (.+)$")
+_OLD_TEXTS = {
+    "You arrive at {lend.name}.": "You arrive at {r.name}.",
+    "put {o} in/on {r}": "move {o} to {r}",
+    "You put the {o.name} in/on the {r.name}.": "You move the {o.name} to the {r.name}.",
+}
+_HELP = """
+action help {
+    template :: "help";
+    feedback :: "Commands: look, inventory, go to, open, close, take, move, examine, use, heat, clean, cool.";
+}
+"""
+
+
+def _update_grammar(grammar: str) -> str:
+    """Write the grammar of a file from before alfworld 0.4 as in current files."""
+    for old, new in _OLD_TEXTS.items():
+        grammar = grammar.replace(old, new)
+    return grammar + _HELP
 
 
 def _number_goal(goal: ParsedGoal, house: House) -> AlfworldGoal:

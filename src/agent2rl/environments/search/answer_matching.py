@@ -3,13 +3,15 @@
     marks = mark_answer("Lyon; Paris and Metz", parse_gold_answer("Paris, Lyon"))
     marks.recall == 1.0 and not marks.correct            # one too many
 
-Two items are the same if they agree without case, accents, articles and punctuation, as numbers or as dates,
-or if one only adds a title, a company's legal form, a middle initial or something in brackets. Nothing is
-guessed: a misspelling, a translation or another name is right only as an alias of the gold answer. An empty
-answer is never correct. This module is here and not with the evaluators because the environment computes
-rewards with it.
+Two items are the same if they agree without case, accents, articles, punctuation, titles and legal forms of
+companies, as numbers or as dates, or if one only adds a middle initial or something in brackets. States and
+countries have other names (`place_names`). Nothing else is guessed: a misspelling, a translation or another
+name is right only as an alias of the gold answer. An empty answer is never correct. This module is here and
+not with the evaluators because the environment computes rewards with it.
 
-Lists are split at commas, semicolons, lines and `and`, but not within brackets or quotes.
+Lists are split at commas, semicolons, lines and `and`, but not within brackets or quotes. An answer may be a
+sentence: words that introduce the items or close the sentence are skipped, and a sentence that says that
+nothing fits is `None`.
 """
 
 import re
@@ -19,6 +21,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
 
+from agent2rl.environments.search.place_names import OTHER_NAMES, STATE_CODES, STATES
 from agent2rl.environments.search.quantities import Date, Quantity, parse_dates, parse_quantity
 
 # Splitting lists
@@ -67,7 +70,7 @@ def _measure_depths(text: str) -> list[int]:
 
 # Matching
 
-MATCHER = "matcher-2"
+MATCHER = "matcher-3"
 """Must change whenever the same answer could get other marks."""
 SET = "Set Answer"
 MOST_CHARACTERS = 4000
@@ -93,26 +96,19 @@ _LETTERS = str.maketrans(
 _ARTICLE = re.compile(r"\b(?:the|an?)\s+(?=\w)")
 _TITLE = re.compile(r"^(?:dr|mr|mrs|ms|prof|professor|sir|dame|rev)\s+(?=\w)")
 _FORM = re.compile(
-    r"(?<=\w)\s+(?:inc|incorporated|ltd|limited|llc|plc|corp|corporation|co|company|gmbh|ag|sa)$"
+    r"(?<=\w)(?:\s+(?:and\s+)?(?:inc|incorporated|ltd|limited|llc|plc|corp|corporation|co|company|gmbh|ag|sa))+$"
 )
+_RANK = re.compile(r"^(?:state|commonwealth|republic|kingdom|country)\s+of\s+(?=\w)")
 _INITIAL = re.compile(r"(?<=\w\w\s)\w\s(?=\w)")
 _BRACKETS = re.compile(r"\s*(?:\([^()]*\)|\[[^\[\]]*\])")
 _INITIALS = re.compile(r"[(\[]([A-Z]{2,8})[)\]]$")
 _ALSO = re.compile(
     r"[(\[](?:also known as|also called|aka|a\.k\.a\.|or|formerly|now)[\s:]+([^()\[\]]+)[)\]]", re.I
 )
-_SHORT = {
-    "usa": "united states",
-    "us": "united states",
-    "united states of america": "united states",
-    "uk": "united kingdom",
-    "none of them": "none",
-    "no one": "none",
-    "nobody": "none",
-    "nothing": "none",
-    "there are none": "none",
-    "there is none": "none",
-}
+_TICKER = re.compile(r"[(\[](?:[A-Za-z]+:\s*)?([A-Z]{2,8})[)\]]")
+_SHORT = OTHER_NAMES | dict.fromkeys(
+    ("none of them", "no one", "nobody", "nothing", "there are none", "there is none"), "none"
+)
 _WORDS = {"st": "saint", "mt": "mount", "ft": "fort", "vs": "v", "versus": "v"}
 
 _LEAD_IN = re.compile(
@@ -125,8 +121,34 @@ _SENTENCE = re.compile(
     r"(?:the|these|those|all|both)\s+(?:[\w'’-]+\s+){1,9}?(?:is|are|was|were)\b\s*:?\s+", re.I
 )
 """Matches e.g. `The founder of the company was `."""
+_INTRODUCTION = re.compile(
+    r"(?:based on|according to|after|among|given|considering|using|as of|per|from)\s[^,\n]{1,150},\s+"
+    r"|(?:in|for|during|by)\s+(?:the\s+)?(?:year\s+)?\d{4}s?,\s+"
+    r"|(?:i|we)\s+(?:found|believe|think|concluded?|determined)\s+(?:that\s+)?"
+    r"|it\s+(?:appears|seems)\s+(?:that\s+)?|(?:so|thus|therefore|hence|finally),\s+|both\s+",
+    re.IGNORECASE,
+)
+"""Matches e.g. `Based on the search results, `."""
+_CLOSING = re.compile(
+    r"\s+(?:(?:is|are|was|were)\s+the\s|(?:all\s+|both\s+)?(?:meet|satisf[yi]|fulfil|match|qualif[yi])\w*\b)"
+    r"(?:(?!\b(?:and|or|but|while|not|second|wrong)\b)[^\n,;.:]){0,120}$",
+    re.IGNORECASE,
+)
+"""Matches e.g. ` are the states that meet both conditions`."""
+_NO_ITEM = re.compile(
+    r"(?!.*\b(?:except|besides|other than|but)\b)(?:none\s+of\s+(?:the|these|those)\b.{0,200}"
+    r"|(?:there\s+(?:is|are|was|were)\s+)?no\s+(?!(?:information|results?|data|answers?|evidence|records?)\b)"
+    r"(?:such\s+[\w\s]{1,60}"
+    r"|[\w\s'’-]{1,60}?\b(?:meet|met|satisf[yi]|match|fulfil|qualif[yi]|exist|fit)\w*\b.{0,200}))$",
+    re.IGNORECASE,
+)
+"""Matches e.g. `No films meet all the criteria`."""
+_MOST_INTRODUCTIONS = 4
 _HEADING = re.compile(r"^[^\n,;]{1,200}:[ \t*]*\n+(?=\s*\S)")
 _BULLET = re.compile(r"(?m)(?:^|(?<=[;,])[ \t]*)[ \t]*(?:[-*•–]|\(?\d{1,3}[.)])[ \t]+(?=\S)")
+_FIRST_NUMBER = re.compile(r"\(?1[.)]\s")
+_NEXT_NUMBER = re.compile(r"(?<=[^\s;,])[ \t]+\(?\d{1,2}[.)][ \t]+(?=\S)")
+"""The numbers of a list that is on one line."""
 _BOXED = re.compile(r"\\boxed\s*\{([^{}]*)\}")
 
 
@@ -176,13 +198,38 @@ def parse_gold_answer(
 
 
 def mark_answer(predicted: str, right: GoldAnswer) -> AnswerMarks:
-    """Mark a predicted answer, as it is or as the end of a sentence, whichever is better."""
-    text = clean_answer(predicted)
-    marks = _mark_text(text, right)
-    sentence = _SENTENCE.match(text)
-    if marks.correct or not sentence:
+    """Mark a predicted answer, as it is or without the words of a sentence around it, whichever is better."""
+    readings = list(_iter_readings(clean_answer(predicted)))
+    marks = max((_mark_text(text, right) for text in readings), key=lambda marks: (marks.correct, marks.f1))
+    if marks.correct:
         return marks
-    return max(marks, _mark_text(text[sentence.end() :], right), key=lambda marks: (marks.correct, marks.f1))
+    # "Ohio and Utah" can be one item of the gold answer; their order does not matter then either.
+    parts = GoldAnswer(tuple(_split_items(right)))
+    if len(parts.items) > len(right.items):
+        marks = next((split for text in readings if (split := _mark_text(text, parts)).correct), marks)
+    return marks
+
+
+def _iter_readings(text: str) -> Iterator[str]:
+    """Yield the text, and what remains if words that introduce or close a sentence are left out."""
+    for _ in range(_MOST_INTRODUCTIONS):
+        yield text
+        if closing := _CLOSING.search(text):
+            yield text[: closing.start()]
+        if _NO_ITEM.match(text):
+            yield "None"
+        found = _INTRODUCTION.match(text) or _LEAD_IN.match(text) or _SENTENCE.match(text)
+        if not found or found.end() == len(text):
+            return
+        text = clean_answer(text[found.end() :])
+
+
+def _split_items(right: GoldAnswer) -> Iterator[tuple[str, ...]]:
+    for names in right.items:
+        parts = [names[0][start:end] for start, end in iter_pieces(names[0])]
+        yield from (
+            [(part,) for part in parts] if len(parts) > 1 and all(map(normalize_text, parts)) else [names]
+        )
 
 
 def _mark_text(text: str, right: GoldAnswer) -> AnswerMarks:
@@ -207,12 +254,33 @@ def is_same_item(one: str, other: str) -> bool:
         return True
     if (days := parse_dates(one)) and (others := parse_dates(other)):
         return bool(days & others)
-    return first in _shorten_name(other) or second in _shorten_name(one)
+    if first in _shorten_name(other) or second in _shorten_name(one):
+        return True
+    return _is_same_core(one, other) or _is_same_core(other, one)
+
+
+def _is_same_core(one: str, other: str) -> bool:
+    """Compare without titles and legal forms. Only the first text may have something in brackets."""
+    if _BRACKETS.search(other):
+        return False
+    return _cut_affixes(_BRACKETS.sub("", one)) == _cut_affixes(other) or other.strip() in _TICKER.findall(
+        one
+    )
+
+
+@lru_cache(maxsize=65536)
+def _cut_affixes(text: str) -> str:
+    plain = normalize_text(text)
+    for affix in (_TITLE, _FORM, _RANK):
+        plain = affix.sub("", plain)
+    return plain
 
 
 @lru_cache(maxsize=65536)
 def normalize_text(text: str) -> str:
     """Remove case, accents, articles and punctuation; numbers in digits keep their decimal points."""
+    if (code := text.strip(" .")) in STATE_CODES:
+        return STATE_CODES[code]
     if not (text.isascii() and text.replace(" ", "").isalpha()):  # a shortcut for most names
         text = _fold_letters(text)
     text = _ARTICLE.sub("", " ".join(text.lower().split()))
@@ -238,6 +306,8 @@ def clean_answer(answer: str) -> str:
     text = re.sub(r"\*\*|__|`+|^#+\s", "", text)
     text = _LEAD_IN.sub("", text, count=1)
     text = _HEADING.sub("", text)
+    if _FIRST_NUMBER.match(text):
+        text = _NEXT_NUMBER.sub("; ", text)
     text = _BULLET.sub(" ", text)
     text = re.sub(r"^\[([^\[\]]*)\]$", r"\1", text.strip().rstrip(" ."))
     return re.sub(r'^["“]([^"“”]*)["”]$', r"\1", text).rstrip(" .").strip()
@@ -250,25 +320,31 @@ class AnswerPieces:
         self.text = text
         self.pieces = list(iter_pieces(text))[: MOST_ITEMS + 1]
         self._taken: set[int] = set()
+        self._found = 0
         self._runs: dict[str, list[range]] = {}
         for length in range(_RUN, 0, -1):
             for first in range(len(self.pieces) - length + 1):
                 run = range(first, first + length)
-                self._runs.setdefault(normalize_text(self._join_run(run)), []).append(run)
+                text = self._join_run(run)
+                for key in {normalize_text(text), _cut_affixes(text)}:
+                    self._runs.setdefault(key, []).append(run)
 
     def take_item(self, names: Sequence[str]) -> bool:
         """Find an item by any of its names, and remove it. Returns whether it was found."""
         run = next((run for run in self._iter_matches(names) if self._taken.isdisjoint(run)), None)
         self._taken.update(run or ())
+        self._found += run is not None
         return run is not None
 
     def count_left_over(self, names: Sequence[str]) -> int:
         """Count the remaining items that are not in the gold answer; repeated items do not count."""
         count, previous = 0, -2
+        states = [index for index in range(1, len(self.pieces)) if self._is_state_of_item(index)]
+        skipped = self._taken.union(states if len(states) == self._found else ())
         for index in range(len(self.pieces)):
             text = self._join_run(range(index, index + 1))
             if (
-                index in self._taken
+                index in skipped
                 or not normalize_text(text)
                 or any(is_same_item(text, name) for name in names)
             ):
@@ -279,9 +355,18 @@ class AnswerPieces:
             previous = -2 if joined else index
         return count
 
+    def _is_state_of_item(self, index: int) -> bool:
+        """Return whether a piece is the state that a found place is in, as in `Springfield, Illinois`."""
+        before, state = (normalize_text(self._join_run(range(at, at + 1))) for at in (index - 1, index))
+        between = self.text[self.pieces[index - 1][1] : self.pieces[index][0]].strip()
+        of_item = index - 1 in self._taken and index not in self._taken
+        return of_item and between == "," and state in STATES and before not in STATES
+
     def _iter_matches(self, names: Sequence[str]) -> Iterator[range]:
         keys = dict.fromkeys(
-            key for name in names for key in (normalize_text(name), *sorted(_shorten_name(name)))
+            key
+            for name in names
+            for key in (normalize_text(name), _cut_affixes(name), *sorted(_shorten_name(name)))
         )
         candidates = [run for key in keys for run in self._runs.get(key, ())]
         yield from self._iter_value_matches(names)

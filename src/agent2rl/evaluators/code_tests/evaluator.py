@@ -5,8 +5,9 @@ socket), its tests run inside the sandbox with the program. Such a verdict could
 The reference decides which problems these are, never the program: a program that returns such a value when
 its reference does not has failed.
 
-`extract_program` finds the program in an answer by textual rules only: it runs outside the sandbox, so the
-text is never parsed as Python.
+The program is the prompt with the answer after it, as in the official evaluation. If that does not compile,
+`extract_program` finds the program in the answer by textual rules, and what follows its code is cut off.
+Both are only text here: they are parsed as Python in the sandbox.
 """
 
 import hashlib
@@ -14,7 +15,7 @@ import multiprocessing.util
 import os
 import re
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
@@ -24,6 +25,7 @@ from agent2rl.core.grading_records import EvalResult, EvalSettings, SampledAnswe
 from agent2rl.core.records import PromptTemplates
 from agent2rl.core.task import Example
 from agent2rl.evaluators.code_tests.pool import ProgramJob, ProgramPool, ProgramVerdict
+from agent2rl.evaluators.scorers import cut_reasoning
 from agent2rl.evaluators.single_turn import EvaluationProgress, QuestionPrompt, compute_pass_metrics
 
 # Extracting the program from an answer: a complete function or the rest of one, fenced or not
@@ -32,15 +34,13 @@ FENCE = re.compile(r"^[ \t]{0,8}```[^\n]*\n(.*?)(?:^[ \t]{0,8}```|\Z)", re.MULTI
 LONGEST = 1 << 16
 """Only this many characters of an answer are read: a tokenizer can have very long tokens."""
 ASSIGNMENT = r"[A-Za-z_]\w{0,99}(?: ?:[^=\n]{1,200}| {0,8})=(?!=)"
-START = rf"async def |def |class |import [\w.]|from [\w.]+ import |@\w|{ASSIGNMENT}"
-FIRST_CODE = re.compile(rf"^(?:{START})", re.MULTILINE)
-CODE_AT_THE_MARGIN = re.compile(rf"(?:{START}|#|[)\]}}])")
-QUOTES = re.compile(r'"""|\'\'\'')
+FIRST_CODE = re.compile(
+    rf"^(?:async def |def |class |import [\w.]|from [\w.]+ import |@\w|{ASSIGNMENT})", re.MULTILINE
+)
 
 
 def extract_program(prompt: str, entry: str, answer: str) -> str:
-    """Return the program with the prompt's function as the answer completes it."""
-    answer = answer[:LONGEST]
+    """Return the prompt's function as the answer completes it. Words may follow the code."""
     defined = re.compile(rf"^(?:async )?def {re.escape(entry)}\b", re.MULTILINE)
     before = next((prompt[: found.start()] for found in defined.finditer(prompt)), "")
     for block in [match[1] for match in FENCE.finditer(answer)]:
@@ -48,9 +48,8 @@ def extract_program(prompt: str, entry: str, answer: str) -> str:
             return before + block
     if (found := defined.search(answer)) is not None:
         first = FIRST_CODE.search(answer)
-        start = min(found.start(), first.start() if first else found.start())
-        return before + _cut_after_code(answer[start:])
-    return prompt + _cut_after_code(_extract_body(answer))
+        return before + answer[min(found.start(), first.start() if first else found.start()) :]
+    return prompt + _extract_body(answer)
 
 
 def _extract_body(answer: str) -> str:
@@ -61,23 +60,7 @@ def _extract_body(answer: str) -> str:
     return answer
 
 
-def _cut_after_code(text: str) -> str:
-    """Return the text up to the first line that is not code."""
-    return "".join(_iter_code_lines(text))
-
-
-def _iter_code_lines(text: str) -> Iterator[str]:
-    quote = ""  # the quotation marks of a string that continues from the line before
-    for line in text.splitlines(keepends=True):
-        at_margin = line[:1].strip() != ""
-        if at_margin and not quote and not CODE_AT_THE_MARGIN.match(line):
-            return
-        yield line
-        for mark in QUOTES.findall(line):
-            quote = mark if not quote else "" if mark == quote else quote
-
-
-RULE = "code-tests-1"
+RULE = "code-tests-2"
 """Must change whenever the same answers could get other verdicts."""
 
 
@@ -116,8 +99,10 @@ def build_job(example: Example, answer: str) -> ProgramJob:
     entry, test = example.meta.get("entry_point"), example.meta.get("test")
     if not isinstance(entry, str) or not entry.isidentifier() or not isinstance(test, str):
         raise GradingError(f"The example {example.id} has no entry_point and test.", "Fix the task's data.")
+    answer = cut_reasoning(answer)[:LONGEST]
     return ProgramJob(
-        program=extract_program(example.prompt, entry, answer),
+        program=example.prompt + answer,
+        fallback=extract_program(example.prompt, entry, answer),
         entry=entry,
         reference=example.prompt + example.target,
         test=test,

@@ -1,23 +1,29 @@
 """Serialize plain data between trusted tests and an untrusted program.
 
-Plain data is None, booleans, ints of any size, exact floats and complex numbers, text, bytes, and lists,
-tuples, sets and dicts of plain data. An instance of a subclass (a Counter, a namedtuple) is sent as its
-builtin base type. So no received value has a method that the program wrote, and `==` can be trusted.
+Plain data is None, booleans, ints of any size, exact floats and complex numbers, fractions, decimals, text,
+bytes, and lists, tuples, sets and dicts of plain data. An instance of a subclass (a Counter, a namedtuple) is
+sent as its base type. So no received value has a method that the program wrote, and `==` can be trusted.
 
-The format is that of `marshal`, version 2. The interpreter writes it in one call that touches little memory,
-which matters in a child that has just been forked. `marshal.loads` is used only for trusted data. Values of a
-program are read by `loads` below, which has limits and checks every byte.
+The format is that of `marshal`, version 2. It has no fractions and decimals: they are sent as a tuple that
+begins with `...`, which is not plain data itself. The interpreter writes the format in one call that touches
+little memory, which matters in a child that has just been forked. `loads_trusted` is only for trusted data.
+Values of a program are read by `loads`, which has limits and checks every byte.
 """
 
 import marshal
 import struct
 from collections.abc import Callable
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 FRAME_BYTES = 4 << 20
 DEPTH = 50
 FORMAT = 2
-KINDS = (int, str, float, list, tuple, dict, set, frozenset, bytes, bytearray, complex)
+FRACTION_BITS = 1 << 16
+NUMBER_TAGS = (b"(\2\0\0\0.", b"(\3\0\0\0.")
+"""How decimals and fractions begin: a tuple of two or three items, the first of them `...`."""
+KINDS = (int, str, float, list, tuple, dict, set, frozenset, bytes, bytearray, complex, Fraction, Decimal)
 
 
 class NotPlain(Exception):
@@ -55,7 +61,13 @@ COPIES: dict[type, Callable[[Any], Any]] = {
     complex: lambda value: complex.__add__(value, complex(-0.0, -0.0)),
     bytes: lambda value: bytes.__getitem__(value, slice(None)),
     bytearray: lambda value: bytes(bytearray.__getitem__(value, slice(None))),
+    Fraction: lambda value: (..., int(value.numerator), int(value.denominator)),
+    Decimal: lambda value: (..., Decimal.__str__(value)),
 }
+
+
+def loads_trusted(data: bytes) -> Any:
+    return loads(data) if any(tag in data for tag in NUMBER_TAGS) else marshal.loads(data)
 
 
 def loads(data: bytes) -> Any:
@@ -99,6 +111,13 @@ class _PlainDataReader:
             raise ValueError("more items than bytes")
         return [self.read_value(depth) for _ in range(size)]
 
+    def read_tuple(self, depth: int) -> Any:
+        if self.data[self.at - 1 : self.at + 5] not in NUMBER_TAGS:
+            return tuple(self.items(depth))
+        size = self.read_number()
+        self.at += 1
+        return _build_number([self.read_value(depth) for _ in range(size - 1)])
+
     def read_pairs(self, depth: int) -> dict[Any, Any]:
         pairs = {}
         while self.data[self.at : self.at + 1] != b"0":
@@ -115,6 +134,18 @@ class _PlainDataReader:
             raise ValueError("not the digits of an int")
         number = int("".join(f"{digit:015b}" for digit in reversed(digits)), 2)
         return number if size > 0 else -number
+
+
+def _build_number(parts: list[Any]) -> Fraction | Decimal:
+    match parts:
+        case [int(top), int(bottom)] if bottom > 0 and max(top, -top, bottom).bit_length() <= FRACTION_BITS:
+            return Fraction(top, bottom)
+        case [str(text)]:
+            try:
+                return Decimal(text)
+            except ArithmeticError:
+                pass
+    raise ValueError("not the parts of a fraction or a decimal")
 
 
 def _require_hashable(value: Any) -> Any:
@@ -136,7 +167,7 @@ READERS: dict[bytes, Callable[[_PlainDataReader, int], Any]] = {
     b"s": lambda reader, _: reader.take_bytes(reader.read_number()),
     b"u": lambda reader, _: reader.take_bytes(reader.read_number()).decode("utf-8", "surrogatepass"),
     b"[": lambda reader, depth: reader.items(depth),
-    b"(": lambda reader, depth: tuple(reader.items(depth)),
+    b"(": lambda reader, depth: reader.read_tuple(depth),
     b"<": lambda reader, depth: {_require_hashable(item) for item in reader.items(depth)},
     b">": lambda reader, depth: frozenset(_require_hashable(item) for item in reader.items(depth)),
     b"{": lambda reader, depth: reader.read_pairs(depth),

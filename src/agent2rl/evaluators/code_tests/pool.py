@@ -59,6 +59,8 @@ class ProgramJob:
     """A correct program; the tests may use its definitions."""
     test: str
     """Defines `check(candidate)`, which raises if the candidate is wrong."""
+    fallback: str = ""
+    """Another text of the program, for the case that the first does not compile. Text after it is cut off."""
     inside: bool = False
     """Run the tests inside the sandbox because their data is not plain. Such a verdict can be forged."""
 

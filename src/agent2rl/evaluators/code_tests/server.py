@@ -7,14 +7,18 @@ calls. Closing the connection ends the child. The child has only the connection.
 it, it can only affect what its function returns. With --with-parent, the server ends when its standard input
 does.
 
-    P (program, name, None)    -> Y              it is ready to be called
-    C (args, kwargs)           -> R value        what it returned
-    P (program, name, tests)   -> R None         `check(name)` of these tests did not raise
-    any of them                -> E (type, text) it raised, or U type: what it returned cannot cross
-                               -> O code         the child has ended: its exit code, or minus a signal number
+    P (program, fallback, name, None)  -> Y              it is ready to be called
+    C (args, kwargs)                   -> R value        what it returned
+    P (program, fallback, name, tests) -> R None         `check(name)` of these tests did not raise
+    any of them                        -> E (type, text) it raised, or U type: what it returned cannot cross
+                                       -> O code         the child has ended: its exit code, or minus a signal
+
+If the program does not compile, the fallback runs, up to the first line that is no code. An error outside of
+the function matters only if the function is then missing: the tests decide.
 """
 
 import contextlib
+import functools
 import gc
 import marshal
 import os
@@ -23,6 +27,7 @@ import signal
 import socket
 import sys
 import sysconfig
+import tempfile
 import types
 import warnings
 from collections.abc import Callable
@@ -33,6 +38,8 @@ from agent2rl.evaluators.code_tests import jail, plain_data
 MOST_SECONDS = 60
 """A backstop: normally the client decides when to end a program."""
 COMPILE_SECONDS = 2
+MOST_CUTS = 20
+"""Usually one is enough, or two where it leaves a statement unfinished."""
 MESSAGE_CHARACTERS = 1000
 PRELOADED = (
     *(
@@ -50,6 +57,7 @@ PRELOADED = (
     *("string", "time", "typing"),
 )
 """Modules that programs often import: loaded once here instead of in each child."""
+Compiled = types.CodeType | Exception
 LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache", "/dev/null", "/dev/urandom")
 
 
@@ -61,6 +69,10 @@ def main(path: str, *options: str) -> None:
         os.unlink(path)  # noqa: PTH108 (pathlib takes time to load)
     listener.bind(path)
     os.chmod(path, 0o777)  # noqa: PTH101 (the directory decides who comes here)
+    # Programs cannot write files, so their temporary ones are in memory.
+    memory_file: Any = functools.partial(tempfile.SpooledTemporaryFile, 0)
+    tempfile.TemporaryFile = tempfile.NamedTemporaryFile = memory_file
+    tempfile.tempdir = "/tmp"
     null = os.open(os.devnull, os.O_RDWR)
     standard = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), f"{sys.base_prefix}/lib"}
     places = [place for place in (*standard, *LIBRARIES) if os.path.exists(place)]  # noqa: PTH110
@@ -84,24 +96,51 @@ def serve_program(listener: socket.socket, null: int) -> None:
         job = plain_data.read_frame(connection.recv)
         if job is None:
             return
-        program, entry, tests = marshal.loads(job[1])  # from the trusted side
-        sources = (program,) if tests is None else (program, f"{tests}\ncheck({entry})")
-        codes = [compile_source(source) for source in sources]
+        program, fallback, entry, tests = marshal.loads(job[1])  # from the trusted side
+        codes = [compile_in_time(compile_program, program, fallback, entry)]
+        if tests is not None:
+            codes.append(compile_in_time(compile_source, f"{tests}\ncheck({entry})"))
         child = os.fork()
         if child == 0:
             run_child(connection.fileno(), null, entry, codes)
         wait_for_child(child, connection)
 
 
-def compile_source(source: str) -> types.CodeType | Exception:
+def compile_in_time(action: Callable[..., Compiled], *sources: str) -> Compiled:
     """Return the code or the error. Compiling for too long ends the server, which is then restarted."""
     signal.setitimer(signal.ITIMER_REAL, COMPILE_SECONDS)
+    try:
+        return action(*sources)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def compile_source(source: str) -> Compiled:
     try:
         return compile(source, "<program>", "exec")
     except Exception as error:
         return error
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def compile_program(program: str, fallback: str, entry: str) -> Compiled:
+    """Compile the program, or else as much of the fallback as is code."""
+    code = compile_source(program)
+    return compile_code_lines(fallback, entry) if fallback and isinstance(code, Exception) else code
+
+
+def compile_code_lines(source: str, entry: str) -> Compiled:
+    """Compile a text up to the first line at the margin that is no code. The function must be before it."""
+    lines = source.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    first_error = code = compile_source(source)
+    for _ in range(MOST_CUTS):
+        if not isinstance(code, SyntaxError):
+            break
+        end = min(code.lineno or 1, len(lines)) - 1
+        while end > 0 and not lines[end][:1].strip():
+            end -= 1
+        lines = lines[:end]
+        code = compile_source("\n".join([*lines, ""]))
+    return code if isinstance(code, types.CodeType) and entry in code.co_names else first_error
 
 
 def wait_for_child(child: int, connection: socket.socket) -> None:
@@ -121,7 +160,7 @@ def wait_for_child(child: int, connection: socket.socket) -> None:
             )
 
 
-def run_child(connection: int, null: int, entry: str, codes: list[types.CodeType | Exception]) -> NoReturn:
+def run_child(connection: int, null: int, entry: str, codes: list[Compiled]) -> NoReturn:
     """Run the child. Never returns, whatever happens in it."""
     try:
         for standard in (0, 1, 2):
@@ -134,27 +173,26 @@ def run_child(connection: int, null: int, entry: str, codes: list[types.CodeType
         os._exit(0)
 
 
-def answer_calls(line: int, entry: str, codes: list[types.CodeType | Exception]) -> None:
+def answer_calls(line: int, entry: str, codes: list[Compiled]) -> None:
     """Run the program, then answer calls to its function until the connection ends."""
     module = types.ModuleType("program")
     sys.modules["program"] = module
-    for code in codes:
-        answer = attempt_call(execute_code, code, module)
-        if answer != NOTHING:
-            return write_all(line, answer)
-    if len(codes) > 1:  # its tests are over as well
-        return write_all(line, answer)
+    program, *tests = codes
+    error = attempt_call(execute_code, program, module)
     if entry not in module.__dict__:
-        return write_all(line, plain_data.build_frame(b"E", ("NameError", f"the program defines no {entry}")))
+        missing = plain_data.build_frame(b"E", ("NameError", f"the program defines no {entry}"))
+        return write_all(line, missing if error == NOTHING else error)
+    if tests:
+        return write_all(line, attempt_call(execute_code, tests[0], module))
     write_all(line, plain_data.build_frame(b"Y"))
     function = module.__dict__[entry]
     while (call := plain_data.read_frame(lambda size: os.read(line, size))) is not None:
-        args, kwargs = marshal.loads(call[1])  # from the trusted side
+        args, kwargs = plain_data.loads_trusted(call[1])  # from the trusted side
         write_all(line, attempt_call(function, *args, **kwargs))
     return None
 
 
-def execute_code(code: types.CodeType | Exception, module: types.ModuleType) -> None:
+def execute_code(code: Compiled, module: types.ModuleType) -> None:
     if isinstance(code, Exception):
         raise code
     exec(code, module.__dict__)

@@ -187,7 +187,7 @@ def _test_outside(job: dict[str, Any], line: ProgramConnection, proxy: FunctionP
     exec(_compile_tests(job["reference"]), namespace)
     namespace[job["entry"]] = proxy
     exec(_compile_tests(job["test"]), namespace)
-    line.send_request(b"P", (job["program"], job["entry"], None))
+    line.send_request(b"P", (job["program"], job["fallback"], job["entry"], None))
     random.seed(0)
     namespace["check"](proxy)
     if line.over:
@@ -201,7 +201,8 @@ def _compile_tests(source: str) -> types.CodeType:
 
 def _test_inside(job: dict[str, Any], line: ProgramConnection) -> None:
     """Run the tests inside the sandbox, because their data cannot leave it. The program could forge this."""
-    kind, _ = line.send_request(b"P", (job["program"], job["entry"], job["test"]))
+    question = (job["program"], job["fallback"], job["entry"], job["test"])
+    kind, _ = line.send_request(b"P", question)
     if kind != b"R":
         raise ProgramOver("it answered nonsense")
 

@@ -5,6 +5,9 @@ training set is for the agent; a fixed split divides its test set into feedback 
 
 A model with a chat template gets an instruction; one without gets eight worked problems first (shots.txt),
 which we wrote ourselves and are in no part of the data.
+
+The score is the strict rule: the number after `####`, which the prompt asks for. The metric `flexible` takes
+the last number of a reply, as lm-evaluation-harness and the paper do.
 """
 
 from collections.abc import Iterable
@@ -14,7 +17,7 @@ from agent2rl.core.engine import Sampling
 from agent2rl.core.errors import UserError
 from agent2rl.core.task import Example, Splits, Task
 from agent2rl.evaluators import task_data
-from agent2rl.evaluators.scorers import exact_number, final_answer
+from agent2rl.evaluators.scorers import exact_number, final_answer, same_last_number
 from agent2rl.evaluators.single_turn import QuestionPrompt, SingleTurn
 from agent2rl.evaluators.task_data import Row, read_rows, split_halves
 
@@ -28,8 +31,12 @@ def score_answer(output: str, example: Example) -> float:
     return exact_number(output, example.target)
 
 
+def score_last_number(output: str, example: Example) -> float:
+    return same_last_number(output, example.target)
+
+
 EVALUATOR = SingleTurn(
-    rule="gsm8k-exact-number-2",
+    rule="gsm8k-exact-number-3",
     score=score_answer,
     prompt=QuestionPrompt(
         # It has no numbers: a model that copies numbers from the prompt finds only those of the question.
@@ -42,6 +49,7 @@ EVALUATOR = SingleTurn(
         sampling=Sampling(max_tokens=512),
     ),
     answer=final_answer,
+    metrics={"flexible": score_last_number},
 )
 
 
