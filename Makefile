@@ -1,4 +1,4 @@
-# make demo   set everything up and run the main job      make test   set everything up and run the tests
+# make demo   set everything up and run the main job (SEED=0)      make test   set everything up and run the tests
 # make test-quick  the tests of the inner loop, in under two minutes: no whole runs, sandboxes, browsers or torch
 # make check  ruff, mypy, import-linter                   make fix    format and fix what can be fixed
 # make test-agents  run other makers' agents, each installed the first time, in whole runs
@@ -31,7 +31,7 @@ help:
 	@sed -n 's/^# //p' Makefile
 
 demo: $(READY) bubblewrap
-	@$(BIN)/agent2rl run --task alfworld-mini --agent recipe --model seedling --budget 6m30s --seed 0
+	@$(BIN)/agent2rl run --task alfworld-mini --agent recipe --model seedling --budget 8m30s --seed $(or $(SEED),0)
 
 test: $(SMOLLM2) bubblewrap chromium
 	@$(BIN)/python -m pytest $(IN_TWO_PROCESSES) $(ARGS)

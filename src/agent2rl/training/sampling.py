@@ -16,6 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from agent2rl.core.engine import Sampling
 from agent2rl.engines.transformers import CachedConversations, TransformersEngine, measure_batch_limits
 from agent2rl.engines.transformers.decoding import GenerationRequest
+from agent2rl.engines.transformers.forked_workers import is_small_model
 from agent2rl.engines.transformers.loading import describe_model
 from agent2rl.engines.transformers.token_choice import choose_tokens
 from agent2rl.training.fusion import compile_function, fuse_small_operations
@@ -47,9 +48,9 @@ class PolicySampler:
     def __init__(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, fused: bool = False
     ) -> None:
-        """`fused` compiles small operations on a GPU, here and in the model, if there is much to sample."""
+        """`fused` compiles the small operations of a large model on a GPU, here and in training."""
         self._trained, self._tokenizer = model, tokenizer
-        fused = fused and model.device.type == "cuda"
+        fused = fused and model.device.type == "cuda" and not is_small_model(model)
         if fused:
             fuse_small_operations(model)
         self._sampling_model = _copy_in_bfloat16(model) if model.device.type == "cuda" else model

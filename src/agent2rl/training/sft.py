@@ -5,7 +5,7 @@ The loss covers the tokens that the model should generate, including the end tok
 
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -71,12 +71,8 @@ def imitate(
     rows: Sequence[TrainingSequence],
     settings: SftSettings,
     progress: TrainingProgress,
-    is_enough: Callable[[], bool] | None = None,
 ) -> SftResult:
-    """Train the model in place to generate the tokens marked in these sequences.
-
-    `is_enough` is asked after each epoch, to end a warm-up early.
-    """
+    """Train the model in place to generate the tokens marked in these sequences."""
     if not rows:
         raise UserError("There is nothing to train on.")
     groups = [PromptGroup(row.prompt, [row], [1.0]) for row in rows]
@@ -104,8 +100,6 @@ def imitate(
             schedule.finish_step()
             read = sum(len(rows[i].prompt) + len(rows[i].tokens) for i in batch)
             progress.record_step(schedule.steps, read, schedule.seconds_left, losses[-1])
-            if is_enough and schedule.steps % steps_per_epoch == 0 and is_enough():
-                break
     last = losses[-steps_per_epoch:]
     return SftResult(schedule.steps, progress.tokens, schedule.seconds, sum(last) / len(last))
 

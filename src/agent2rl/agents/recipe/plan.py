@@ -29,11 +29,13 @@ MOST_PROMPTS, FEWEST_PROMPTS = 64, 16
 """Questions per step: with fewer, the gradient is mostly noise, and the model gets worse."""
 UPDATES_PER_STEP = 4
 """Updates of GRPO in a world on the episodes of one step."""
-WARM_UP_GAMES = 8
-"""Games that are played after each epoch of a warm-up."""
-MIXED_GROUPS = 0.6
-"""A warm-up ends when the episodes of this share of the games end differently: then GRPO can compare them,
-and demonstrations teach less than own games do."""
+WARM_UP_EPOCHS = 3
+"""Epochs of a part of a warm-up, in which the learning rate falls to its end."""
+WARM_UP_GAMES, WARM_UP_EPISODES = 16, 4
+"""Games that are played after each part, and episodes of each."""
+WARM_UP_REWARD = 0.25
+"""A warm-up ends when sampled episodes have this mean reward. GRPO compares episodes that end differently, so
+it needs some that succeed, and own games teach more than demonstrations do once there are."""
 PROBE_GAMES = 4
 """Games that are played to measure their speed."""
 DEMONSTRATIONS_PER_STEP = 4

@@ -7,12 +7,13 @@ their rewards.
 """
 
 import json
+import math
 import random
 import runpy
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Protocol
@@ -244,27 +245,53 @@ class WorldSubject:
         if not rows:
             raise UserError("The expert won no game in the available time.")
         rate = now.factor * learner.choose_learning_rate("imitation")
-        seconds = now.seconds - spent
         settings = SftSettings(
-            rate, plan.choose_epochs(len(rows)), plan.DEMONSTRATIONS_PER_STEP, seconds, seed=now.seed
+            rate,
+            plan.choose_epochs(len(rows)),
+            plan.DEMONSTRATIONS_PER_STEP,
+            now.seconds - spent,
+            seed=now.seed,
         )
-        is_enough = (lambda: self._can_learn_from_play(now, learner)) if now.is_warm_up else None
-        return spent + imitate(learner.model, rows, settings, now.progress, is_enough).seconds
+        if now.is_warm_up:
+            return self._warm_up(rows, settings, now, learner, began)
+        return spent + imitate(learner.model, rows, settings, now.progress).seconds
+
+    def _warm_up(
+        self,
+        rows: Sequence[TrainingSequence],
+        settings: SftSettings,
+        now: TrainingRound,
+        learner: PolicyLearner,
+        began: float,
+    ) -> float:
+        """Imitate in parts of some epochs until the model plays well enough for GRPO, or time is up."""
+        longest = 0.0
+        for part in range(math.ceil(settings.epochs / plan.WARM_UP_EPOCHS)):
+            spent = time.monotonic() - began
+            left = now.seconds - spent
+            if left < longest:
+                break
+            parted = replace(settings, epochs=plan.WARM_UP_EPOCHS, seconds=left, seed=100 * now.seed + part)
+            imitate(learner.model, rows, parted, now.progress)
+            if self._can_learn_from_play(now, learner):
+                break
+            longest = max(longest, time.monotonic() - began - spent)
+        return time.monotonic() - began
 
     def _can_learn_from_play(self, now: TrainingRound, learner: PolicyLearner) -> bool:
-        """Play some games, and check whether their episodes end differently often enough for GRPO."""
-        groups = self._play_groups(self._sample_games(plan.WARM_UP_GAMES, now.seed), now, learner)
-        mixed = sum(min(rewards) < max(rewards) for rewards in groups) / len(groups)
-        won = fmean(reward for rewards in groups for reward in rewards)
-        print(f"sft: sampled reward {won:.2f}, {100 * mixed:.0f}% of groups would teach GRPO", flush=True)
-        return mixed >= plan.MIXED_GROUPS
+        """Play some games, and check whether episodes succeed often enough for GRPO."""
+        games = self._sample_games(plan.WARM_UP_GAMES, now.seed)
+        groups = self._play_groups(games, now, learner, plan.WARM_UP_EPISODES)
+        reward = fmean(reward for rewards in groups for reward in rewards)
+        print(f"sft: sampled reward {reward:.2f}", flush=True)
+        return reward >= plan.WARM_UP_REWARD
 
     def _play_groups(
-        self, games: Sequence[Example], now: TrainingRound, learner: PolicyLearner
+        self, games: Sequence[Example], now: TrainingRound, learner: PolicyLearner, episodes: int
     ) -> list[list[float]]:
-        """Play GRPO's group of episodes of each game, and return their rewards."""
+        """Play so many episodes of each game, and return their rewards."""
         sampler = PolicySampler(learner.model, learner.tokenizer)
-        practice = rollouts.EpisodeRollouts(sampler, self.arena, self.world.games, ATTEMPTS_PER_PROMPT)
+        practice = rollouts.EpisodeRollouts(sampler, self.arena, self.world.games, episodes)
         try:
             groups = practice.play_games(games, now.seed)
         finally:
@@ -314,7 +341,7 @@ class WorldSubject:
         """Return the seconds of this measurement, and of playing one game's episodes in GRPO."""
         began = time.monotonic()
         games = self._sample_games(plan.PROBE_GAMES, now.seed)
-        self._play_groups(games, now, learner)
+        self._play_groups(games, now, learner, ATTEMPTS_PER_PROMPT)
         spent = time.monotonic() - began
         return spent, spent / len(games) / count_workers(learner.model)
 
