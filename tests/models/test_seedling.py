@@ -19,7 +19,7 @@ from agent2rl.grading.base_model import read_base_model
 from agent2rl.grading.checks import ResavedBase, check_submission
 from agent2rl.models.seedling import FILES
 
-WEIGHTS = "0445cdecd3ce7f693a285ef88b685824a6a54a02ddb7f13923353448a3816ef8"
+WEIGHTS = "aa4b47a5c726ab0cf0e157872f0f02787be27892c6b9867ff0c39ae29a94852d"
 NAMES = [
     *("chat_template.jinja", "config.json", "generation_config.json"),
     *("model.safetensors", "tokenizer.json", "tokenizer_config.json"),
@@ -85,7 +85,7 @@ def test_the_corpus_is_the_same_text_everywhere() -> None:
     """Whoever changes this digest must train the seedling again."""
     text = "\0".join(corpus.write_documents(0, 1000))
     assert hashlib.sha256(text.encode()).hexdigest() == (
-        "bf68e507732e84a052726382e4a8160cafbc179bb149a040efc68cbf1a27262c"
+        "f777ee02adef5c25eb65e9eae929536f57ec4d05ab1c46d9a3cbf802d121d2cc"
     )
 
 

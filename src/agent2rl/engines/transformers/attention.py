@@ -23,6 +23,8 @@ from transformers.masking_utils import sdpa_mask
 
 MAX_FLASH_HEAD_SIZE = 256
 """There is no flash kernel for larger heads."""
+MAX_KEPT_MASK = 1 << 20
+"""Larger masks are built anew in each layer."""
 MAX_IDLE_GAP = 8
 """Slots of a decode step are one batch if at most so many idle ones lie between two of them."""
 
@@ -100,6 +102,7 @@ class CachedRows:
     by_flash_kernel: bool = True
     """Whether the flash kernel did all layers so far; only then a decode step can be recorded."""
     _segments: "dict[LayerAttention, list[_SlotSegment]]" = field(default_factory=dict)
+    _masks: "RowMasks" = field(default_factory=lambda: RowMasks())
 
     @cached_property
     def positions(self) -> Tensor:
@@ -141,6 +144,7 @@ class CachedRows:
                     key[slot, :, :columns],
                     value[slot, :, :columns],
                     layer,
+                    self._masks,
                 )
             )
             first += count
@@ -247,6 +251,7 @@ class PackedSequences:
     device: torch.device
     prompts: Sequence[int | None] = ()
     """Which text each one continues; None if it stands alone. Empty if all do."""
+    _masks: "RowMasks" = field(default_factory=lambda: RowMasks())
 
     @cached_property
     def starts(self) -> list[int]:
@@ -281,7 +286,7 @@ class PackedSequences:
                 before = slice(self.starts[prompt], self.starts[prompt + 1])
                 keys = torch.cat([key[0, :, before], keys], 1)
                 values = torch.cat([value[0, :, before], values], 1)
-            rows.append(attend_row(query[:, first:last], keys, values, layer))
+            rows.append(attend_row(query[:, first:last], keys, values, layer, self._masks))
         return torch.cat(rows)
 
     def _count_before(self, number: int) -> int:
@@ -339,7 +344,28 @@ def _flatten_slots(held: Tensor) -> Tensor:
     return held.as_strided((slots * slot - (heads - 1) * head, heads, size), (size, held.stride(1), 1))
 
 
-def attend_row(query: Tensor, key: Tensor, value: Tensor, layer: LayerAttention) -> Tensor:
+class RowMasks:
+    """Which keys the queries of a row see, kept for the layers of a pass, which are mostly alike."""
+
+    def __init__(self) -> None:
+        self._masks: dict[tuple[LayerAttention, int, int, int], Tensor] = {}
+
+    def get_mask(self, layer: LayerAttention, shared: int, count: int, columns: int, like: Tensor) -> Tensor:
+        """Return what is added to the scores of `shared` times `count` queries: 0, or minus infinity."""
+        found = self._masks.get((layer, shared, count, columns))
+        if found is None:
+            every = torch.arange(columns, device=like.device)
+            seen = layer.mark_seen(every[columns - count :], every)
+            hidden = torch.zeros(seen.shape, dtype=like.dtype, device=like.device).masked_fill_(
+                ~seen, -torch.inf
+            )
+            found = hidden.repeat(shared, 1)
+            if found.numel() <= MAX_KEPT_MASK:
+                self._masks[layer, shared, count, columns] = found
+        return found
+
+
+def attend_row(query: Tensor, key: Tensor, value: Tensor, layer: LayerAttention, masks: RowMasks) -> Tensor:
     """Attend within one row, whose newest tokens are the queries: (heads, tokens, size) each.
 
     Returns (queries, heads, size).
@@ -357,11 +383,9 @@ def attend_row(query: Tensor, key: Tensor, value: Tensor, layer: LayerAttention)
             enable_gqa=shared > 1,
         )[0]
         return output.transpose(0, 1)
-    every = torch.arange(columns, device=query.device)
-    seen = layer.mark_seen(every[columns - count :], every)
     # The query heads that share a key head lie where further tokens would.
     grouped = query.reshape(1, key_heads, shared * count, size)
-    mask = seen.repeat(shared, 1)
+    mask = masks.get_mask(layer, shared, count, columns, query)
     if layer.is_plain:
         output = scaled_dot_product_attention(
             grouped, key[None], value[None], attn_mask=mask, scale=layer.scale
@@ -372,13 +396,13 @@ def attend_row(query: Tensor, key: Tensor, value: Tensor, layer: LayerAttention)
 
 
 def _attend_unusually(
-    query: Tensor, key: Tensor, value: Tensor, seen: Tensor, layer: LayerAttention
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, layer: LayerAttention
 ) -> Tensor:
     scale = query.shape[-1] ** -0.5 if layer.scale is None else layer.scale
     scores = (query @ key.transpose(1, 2)).float() * scale
     if layer.softcap is not None:
         scores = layer.softcap * torch.tanh(scores / layer.softcap)
-    scores = scores.masked_fill(~seen, -torch.inf)
+    scores = scores + mask
     if layer.sinks is not None:
         sinks = layer.sinks.float().reshape(key.shape[0], -1, 1)
         sinks = sinks.repeat_interleave(query.shape[1] // sinks.shape[1], 1)
