@@ -29,7 +29,7 @@ MOST_PROMPTS, FEWEST_PROMPTS = 64, 16
 """Questions per step: with fewer, the gradient is mostly noise, and the model gets worse."""
 UPDATES_PER_STEP = 4
 """Updates of GRPO in a world on the episodes of one step."""
-WARM_UP_EPOCHS = 3
+WARM_UP_EPOCHS = 4
 """Epochs of a part of a warm-up, in which the learning rate falls to its end."""
 WARM_UP_GAMES, WARM_UP_EPISODES = 16, 4
 """Games that are played after each part, and episodes of each."""
