@@ -155,6 +155,23 @@ def test_the_recipe_learns_from_the_expert_and_then_from_itself(
     assert reward(games, learner) >= warm / 2
 
 
+@pytest.mark.usefixtures("cpu_clock")
+def test_a_warm_up_ends_with_the_part_after_which_enough_episodes_succeed(
+    job: train.RecipeJob, games: WorldSubject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each part has a whole schedule: the learning rate falls to its end."""
+    rewards = iter([0.0, 0.1, 0.9, 0.9])
+    monkeypatch.setattr(
+        WorldSubject, "_play_groups", lambda _self, played, *_: [[next(rewards)]] * min(1, len(played))
+    )
+    learner = PolicyLearner(*models.load(job.base))
+    assert games.sft(replace(now(job, "sft", 600.0), is_warm_up=True), learner)
+    assert list(rewards) == [0.9]
+    steps = [json.loads(line)["step"] for line in job.progress.read_text().splitlines()]
+    parts = [step for step in steps if step == max(steps)]
+    assert len(parts) == 3
+
+
 def test_few_steps_in_a_world_learn_as_fast_as_many(job: train.RecipeJob) -> None:
     rates = [now(job, "grpo", seconds).plan_grpo(seconds, 1.0, 1e-4) for seconds in (100.0, 10_000.0)]
     assert [rate and rate.learning_rate for rate in rates] == [pytest.approx(20e-4)] * 2
