@@ -27,7 +27,7 @@ SLOW_FILES = {
     "test_search_live.py",
     "test_page.py",
 }
-SLOW_FIXTURES = {"bench", "shared_bench", "cache", "cell"}
+SLOW_FIXTURES = {"launcher", "shared_launcher", "cache", "cell"}
 SLOW_IMPORTS = re.compile(
     r"^(?:import|from) (?:torch|transformers|trl|playwright|safetensors\.torch"
     r"|agent2rl\.(?:training|engines\.transformers)"
@@ -60,7 +60,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     if config.getoption("--quick"):
         items[:] = [item for item in items if not uses(item, SLOW_FIXTURES)]
-    whole_runs = {item.path for item in items if uses(item, {"bench", "shared_bench"})}
+    whole_runs = {item.path for item in items if uses(item, {"launcher", "shared_launcher"})}
     items.sort(key=lambda item: item.path not in whole_runs)
 
 
@@ -81,16 +81,16 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def shared_bench(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> RunLauncher:
+def shared_launcher(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> RunLauncher:
     """A place for whole runs that several tests look at."""
-    place = tmp_path_factory.mktemp("bench")
+    place = tmp_path_factory.mktemp("launcher")
     home = place / "home"
     home.mkdir()
     return RunLauncher(place / "runs", cache, home)
 
 
 @pytest.fixture
-def bench(tmp_path: Path, cache: Path) -> RunLauncher:
+def launcher(tmp_path: Path, cache: Path) -> RunLauncher:
     """A place for whole runs."""
     home = tmp_path / "home"
     home.mkdir()

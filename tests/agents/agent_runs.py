@@ -70,7 +70,7 @@ class AgentRun:
 
     run: FinishedRun
     driver: HttpDriver
-    bench: RunLauncher
+    launcher: RunLauncher
 
     @property
     def exchanges(self) -> list[LlmExchange]:
@@ -87,14 +87,14 @@ def run_agent(agent: str, script: str, place: Path, *options: str, key: str = DR
     install_agent_or_skip(agent)
     home = place / "home"
     home.mkdir()
-    bench = RunLauncher(place / "runs", AGENT_CACHE, home)
+    launcher = RunLauncher(place / "runs", AGENT_CACHE, home)
     with serve_http_driver(script, place) as at:
         asked = ("--agent", agent, "--driver", f"{DRIVER_MODEL}@{at.url}", *options)
-        command = bench.command("run", "--task", "gsm8k-mini", "--json", *asked)
-        environment = bench.environment(AGENT2RL_DRIVER_KEY=key)
+        command = launcher.command("run", "--task", "gsm8k-mini", "--json", *asked)
+        environment = launcher.environment(AGENT2RL_DRIVER_KEY=key)
         pipe = subprocess.PIPE
         process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, cwd=home, env=environment)
-        return AgentRun(bench.finish(process), at, bench)
+        return AgentRun(launcher.finish(process), at, launcher)
 
 
 def find_files_containing(folder: Path, needle: bytes) -> list[str]:

@@ -106,7 +106,7 @@ def test_an_agent_trains_submits_reads_the_score_improves_submits_again_and_ends
 
     assert (paths.workspace / "everything").stat().st_size > 1000
     assert find_files_containing(paths.root, DRIVER_KEY.encode()) == []
-    assert done.bench.cli("verify", result.run_id).returncode == 0
+    assert done.launcher.cli("verify", result.run_id).returncode == 0
 
 
 BUSY = """

@@ -96,10 +96,10 @@ def test_what_a_transcript_says_a_trajectory_says() -> None:
     ]
 
 
-def test_a_run_s_transcript_is_printed_for_people_and_for_programs(bench: RunLauncher) -> None:
-    done = bench.cli("run", "--task", "gsm8k-mini", "--agent", "nop", "--json")
+def test_a_run_s_transcript_is_printed_for_people_and_for_programs(launcher: RunLauncher) -> None:
+    done = launcher.cli("run", "--task", "gsm8k-mini", "--agent", "nop", "--json")
     run_id = json.loads(done.stdout)["run_id"]
-    assert "has no transcript" in bench.cli("transcript", run_id).stderr
+    assert "has no transcript" in launcher.cli("transcript", run_id).stderr
     call = AgentToolCall(id="a", name="shell", arguments={"command": "ls"})
     seen = ToolObservation(call="a", text="\x1b[2Jtrain.py")
     steps = (
@@ -107,13 +107,13 @@ def test_a_run_s_transcript_is_printed_for_people_and_for_programs(bench: RunLau
         TranscriptStep(source="agent", calls=(call,), observations=(seen,)),
     )
     written = Transcript(agent="tiny", version="1", steps=steps, tokens=TokenCounts(input=1200, output=7))
-    write_record(RunPaths(bench.runs / run_id).transcript, written)
-    shown = bench.cli("transcript", run_id).stdout
+    write_record(RunPaths(launcher.runs / run_id).transcript, written)
+    shown = launcher.cli("transcript", run_id).stdout
     assert "> shell ls" in shown
     assert "train.py" in shown
     assert "\x1b" not in shown
     assert "1,200 tokens in, 7 out" in shown
-    assert Transcript.model_validate_json(bench.cli("transcript", run_id, "--json").stdout) == written
-    assert json.loads(bench.cli("transcript", run_id, "--atif").stdout) == exported(written) | {
+    assert Transcript.model_validate_json(launcher.cli("transcript", run_id, "--json").stdout) == written
+    assert json.loads(launcher.cli("transcript", run_id, "--atif").stdout) == exported(written) | {
         "session_id": run_id
     }

@@ -179,11 +179,11 @@ def test_every_campaign_of_the_repository_is_known_here() -> None:
 
 
 @pytest.mark.parametrize("name", COUNTS)
-def test_a_campaign_of_the_repository_can_be_planned(bench: RunLauncher, name: str) -> None:
-    done = bench.cli("campaign", "plan", str(CAMPAIGNS / f"{name}.toml"), "--executor", "slurm", "--json")
+def test_a_campaign_of_the_repository_can_be_planned(launcher: RunLauncher, name: str) -> None:
+    done = launcher.cli("campaign", "plan", str(CAMPAIGNS / f"{name}.toml"), "--executor", "slurm", "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["campaign"] == name
     assert len(found["runs"]) == COUNTS[name]
     assert all(run["state"] == "todo" for run in found["runs"])
-    assert not bench.runs.exists(), "looking at a plan leaves nothing"
+    assert not launcher.runs.exists(), "looking at a plan leaves nothing"

@@ -114,18 +114,22 @@ def _said(command: list[str], environment: dict[str, str]) -> str:
 
 @pytest.mark.clusters
 @needs_slurm
-def test_a_preempted_job_is_queued_again_and_each_run_is_done_once(bench: RunLauncher, slurm: Path) -> None:
+def test_a_preempted_job_is_queued_again_and_each_run_is_done_once(
+    launcher: RunLauncher, slurm: Path
+) -> None:
     conf = {"SLURM_CONF": str(slurm)}
-    script = bench.script("print('here', flush=True)\ntime.sleep(600)")
-    file = write_campaign(bench, [f"script:{script}"], seeds=2, more='budget = "4s"\n[resources]\ncpus = 1\n')
-    environment = bench.environment(**conf)
-    with start_campaign(bench, "run", file, "--executor", "slurm", **conf) as campaign:
-        wait_until(lambda: has_agent_started(bench))
+    script = launcher.script("print('here', flush=True)\ntime.sleep(600)")
+    file = write_campaign(
+        launcher, [f"script:{script}"], seeds=2, more='budget = "4s"\n[resources]\ncpus = 1\n'
+    )
+    environment = launcher.environment(**conf)
+    with start_campaign(launcher, "run", file, "--executor", "slurm", **conf) as campaign:
+        wait_until(lambda: has_agent_started(launcher))
         urgent = [
             "sbatch",
             "--partition=urgent",
             "--exclusive",
-            f"--output={bench.home}/urgent",
+            f"--output={launcher.home}/urgent",
             "--wrap=sleep 1",
         ]
         assert "Submitted" in _said(urgent, environment)
@@ -136,61 +140,63 @@ def test_a_preempted_job_is_queued_again_and_each_run_is_done_once(bench: RunLau
             time.sleep(1)
         output, _ = campaign.communicate(timeout=600)
     assert campaign.returncode == 0, output
-    assert list_run_states(bench, file) == ["done", "done"]
-    views = [read_run(paths) for paths in list_runs(bench)]
+    assert list_run_states(launcher, file) == ["done", "done"]
+    views = [read_run(paths) for paths in list_runs(launcher)]
     assert [view.state for view in views] == ["finished"] * 2
     assert len({compute_experiment_id(view.spec) for view in views}) == 2
-    assert count_resumed_runs(bench) >= 1, "nothing was preempted"
-    (batch,) = bench.runs.glob(".campaigns/small/*/jobs/*_submission.sh")
+    assert count_resumed_runs(launcher) >= 1, "nothing was preempted"
+    (batch,) = launcher.runs.glob(".campaigns/small/*/jobs/*_submission.sh")
     assert "#SBATCH --array=0-1" in batch.read_text()
 
 
 @pytest.mark.clusters
 @needs_slurm
-def test_stop_takes_waiting_jobs_out_of_the_queue(bench: RunLauncher, slurm: Path) -> None:
+def test_stop_takes_waiting_jobs_out_of_the_queue(launcher: RunLauncher, slurm: Path) -> None:
     conf = {"SLURM_CONF": str(slurm)}
-    script = bench.script("print('here', flush=True)\ntime.sleep(600)")
-    file = write_campaign(bench, [f"script:{script}"], seeds=2, more="[resources]\ncpus = 1\n")
-    with start_campaign(bench, "run", file, "--executor", "slurm", "--parallel", "1", **conf) as campaign:
-        wait_until(lambda: has_agent_started(bench))
-        stopped = bench.cli("campaign", "stop", file, **conf)
+    script = launcher.script("print('here', flush=True)\ntime.sleep(600)")
+    file = write_campaign(launcher, [f"script:{script}"], seeds=2, more="[resources]\ncpus = 1\n")
+    with start_campaign(launcher, "run", file, "--executor", "slurm", "--parallel", "1", **conf) as campaign:
+        wait_until(lambda: has_agent_started(launcher))
+        stopped = launcher.cli("campaign", "stop", file, **conf)
         campaign.communicate(timeout=600)
     assert "all have ended" in stopped.stdout
     assert campaign.returncode == 130
-    assert list_run_states(bench, file) == ["stopped", "todo"]
-    wait_until(lambda: not _said(["squeue", "--noheader"], bench.environment(**conf)), 30)
+    assert list_run_states(launcher, file) == ["stopped", "todo"]
+    wait_until(lambda: not _said(["squeue", "--noheader"], launcher.environment(**conf)), 30)
 
 
 @pytest.mark.clusters
 @needs_submitit
 def test_a_job_that_is_told_of_its_end_leaves_its_run_to_its_successor(
-    bench: RunLauncher, monkeypatch: pytest.MonkeyPatch
+    launcher: RunLauncher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By submitit's own handler of the signal that it asks Slurm for, and its executor without a cluster."""
     import submitit
 
     from agent2rl.campaign.slurm_executor import SlurmJob
 
-    for name, value in bench.environment().items():
+    for name, value in launcher.environment().items():
         monkeypatch.setenv(name, value)
-    script = bench.script("print('here', flush=True)\ntime.sleep(600)")
-    file = write_campaign(bench, [f"script:{script}"], more='budget = "2s"\nsandbox = "local"\n')
-    campaign = open_campaign(Path(file), bench.runs)
-    session = CampaignSession.open(bench.runs, "small", "slurm")
+    script = launcher.script("print('here', flush=True)\ntime.sleep(600)")
+    file = write_campaign(launcher, [f"script:{script}"], more='budget = "2s"\nsandbox = "local"\n')
+    campaign = open_campaign(Path(file), launcher.runs)
+    session = CampaignSession.open(launcher.runs, "small", "slurm")
     resources = campaign.campaign.resources
-    (job,) = make_jobs(campaign.find_statuses(), session, str(bench.runs), resources, CostEstimator({}), True)
+    (job,) = make_jobs(
+        campaign.find_statuses(), session, str(launcher.runs), resources, CostEstimator({}), True
+    )
     executor = submitit.LocalExecutor(folder=session.paths.jobs)
     executor.update_parameters(timeout_min=60)
     sent = executor.submit(SlurmJob(job.model_dump_json()))
-    wait_until(lambda: has_agent_started(bench))
+    wait_until(lambda: has_agent_started(launcher))
     holder = campaign.claims.find_holder(job.experiment)
     assert holder is not None
     os.kill(holder.pid, signal.SIGUSR2)
     outcome = JobOutcome.model_validate_json(sent.result())
     assert (outcome.kind, outcome.ending) == ("ran", "deadline")
-    assert count_resumed_runs(bench) == len(list_runs(bench)) == 1
+    assert count_resumed_runs(launcher) == len(list_runs(launcher)) == 1
     successor = ExperimentClaim.model_validate_json(
-        (bench.runs / ".claims" / job.experiment / "2").read_text()
+        (launcher.runs / ".claims" / job.experiment / "2").read_text()
     )
     assert successor.pid != holder.pid
 

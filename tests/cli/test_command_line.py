@@ -34,7 +34,7 @@ def test_any_text_is_a_duration_or_a_clear_error(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "10", "m", "-5m", "10 m", "ten minutes", "0s", "1e9s"])
-def test_a_budget_that_is_none_says_how_to_write_one(bench: RunLauncher, text: str) -> None:
+def test_a_budget_that_is_none_says_how_to_write_one(launcher: RunLauncher, text: str) -> None:
     with pytest.raises(click.BadParameter):
         DurationParam().convert(text, None, None)
 
@@ -64,17 +64,17 @@ def test_a_budget_that_is_none_says_how_to_write_one(bench: RunLauncher, text: s
     ],
 )
 def test_a_wrong_command_line_exits_2_says_why_and_leaves_nothing(
-    bench: RunLauncher, arguments: list[str], says: str
+    launcher: RunLauncher, arguments: list[str], says: str
 ) -> None:
-    done = bench.cli("run", *arguments)
+    done = launcher.cli("run", *arguments)
     assert done.returncode == 2, done.stderr
     assert says in done.stderr
     assert "Traceback" not in done.stderr
-    assert not bench.runs.exists()
+    assert not launcher.runs.exists()
 
 
-def test_a_run_of_nothing_has_a_baseline_and_no_score(bench: RunLauncher) -> None:
-    done = bench.cli("run", "--task", "gsm8k-mini", "--agent", "nop", "--json")
+def test_a_run_of_nothing_has_a_baseline_and_no_score(launcher: RunLauncher) -> None:
+    done = launcher.cli("run", "--task", "gsm8k-mini", "--agent", "nop", "--json")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["ending"] == "completed"
@@ -83,14 +83,14 @@ def test_a_run_of_nothing_has_a_baseline_and_no_score(bench: RunLauncher) -> Non
     assert result["improvement"] is None
 
 
-def test_the_shipped_script_rises_and_its_gain_is_real(bench: RunLauncher) -> None:
-    done = bench.cli("run", "--task", "gsm8k-mini", "--agent", "script", "--budget", "20m")
+def test_the_shipped_script_rises_and_its_gain_is_real(launcher: RunLauncher) -> None:
+    done = launcher.cli("run", "--task", "gsm8k-mini", "--agent", "script", "--budget", "20m")
     assert done.returncode == 0, done.stderr
     assert "submission 3 scored" in done.stderr
     assert "report: " in done.stdout
     assert done.stderr.startswith("watch:  ")  # from its first line on one knows how to look at it
-    assert f"view {bench.runs}" in done.stdout
-    (root,) = bench.runs.glob("*/")
+    assert f"view {launcher.runs}" in done.stdout
+    (root,) = launcher.runs.glob("*/")
     assert "figures/scores.svg" in (root / "report" / "report.md").read_text()
     assert "held out" in (root / "report" / "figures" / "scores.svg").read_text()
     result = json.loads((root / "result.json").read_text())
@@ -103,28 +103,28 @@ def test_the_shipped_script_rises_and_its_gain_is_real(bench: RunLauncher) -> No
     assert [s["verdict"] for s in report["submissions"]] == ["scored"] * 3
 
 
-def test_the_papers_protocol_ranks_on_the_whole_test_set(bench: RunLauncher) -> None:
-    done = bench.cli("run", "--task", "gsm8k-mini", "--agent", "script", "--protocol", "paper", "--json")
+def test_the_papers_protocol_ranks_on_the_whole_test_set(launcher: RunLauncher) -> None:
+    done = launcher.cli("run", "--task", "gsm8k-mini", "--agent", "script", "--protocol", "paper", "--json")
     result = json.loads(done.stdout)
     assert result["best_heldout"] is None
     assert result["score"] == result["best"]["score"]["value"]
     assert result["baseline"]["n"] == 300
 
 
-def test_an_agent_that_fails_makes_the_run_exit_1_with_its_exit_code(bench: RunLauncher) -> None:
-    run = bench.run("sys.exit(3)", "--budget", "20m")
+def test_an_agent_that_fails_makes_the_run_exit_1_with_its_exit_code(launcher: RunLauncher) -> None:
+    run = launcher.run("sys.exit(3)", "--budget", "20m")
     assert run.code == 1
     assert run.result.ending == "agent-failed"
     assert "exit code 3" in run.result.reason
 
 
-def test_a_baseline_that_fails_ends_the_run_with_a_reason(bench: RunLauncher, tmp_path: Path) -> None:
+def test_a_baseline_that_fails_ends_the_run_with_a_reason(launcher: RunLauncher, tmp_path: Path) -> None:
     plugins = tmp_path / "plugins"
     plugins.mkdir()
     (plugins / "broken_engine.py").write_text(
         "def open_model(directory):\n    raise RuntimeError('no such thing')\n"
     )
-    run = bench.run(
+    run = launcher.run(
         "say(started=True)", "--engine", "scripted:broken_engine:open_model", PYTHONPATH=str(plugins)
     )
     assert run.code == 1
@@ -135,15 +135,15 @@ def test_a_baseline_that_fails_ends_the_run_with_a_reason(bench: RunLauncher, tm
     assert run.said == {}
 
 
-def test_a_second_run_takes_the_baseline_from_the_cache(bench: RunLauncher) -> None:
+def test_a_second_run_takes_the_baseline_from_the_cache(launcher: RunLauncher) -> None:
     for _ in range(2):
-        done = bench.cli("run", "--task", "gsm8k-mini", "--agent", "nop")
+        done = launcher.cli("run", "--task", "gsm8k-mini", "--agent", "nop")
     assert "baseline" in done.stderr
     assert "cached" in done.stderr
 
 
-def test_submissions_are_limited_where_the_budget_says_so(bench: RunLauncher) -> None:
-    run = bench.run(
+def test_submissions_are_limited_where_the_budget_says_so(launcher: RunLauncher) -> None:
+    run = launcher.run(
         "m = trained('m')\nsay(first=submit(m), second=submit(m))",
         "--max-submissions",
         "1",
@@ -155,8 +155,8 @@ def test_submissions_are_limited_where_the_budget_says_so(bench: RunLauncher) ->
     assert "used up" in run.said["second"]["detail"]
 
 
-def test_the_openapi_page_is_true(bench: RunLauncher) -> None:
-    run = bench.run(
+def test_the_openapi_page_is_true(launcher: RunLauncher) -> None:
+    run = launcher.run(
         """
 say(
     openapi=call("GET", "/openapi.json"),
@@ -198,13 +198,13 @@ say(
     assert run.said["time"]["remaining"] <= 20 * 60
 
 
-def test_verify_names_the_first_thing_that_does_not_hold(bench: RunLauncher) -> None:
-    done = bench.cli("run", "--task", "gsm8k-mini", "--agent", "script", "--json")
+def test_verify_names_the_first_thing_that_does_not_hold(launcher: RunLauncher) -> None:
+    done = launcher.cli("run", "--task", "gsm8k-mini", "--agent", "script", "--json")
     result = json.loads(done.stdout)
-    root = bench.runs / result["run_id"]
+    root = launcher.runs / result["run_id"]
     head = json.loads((root / "ledger.head").read_text())["hash"]
-    assert bench.cli("verify", root.name, "--head", head).returncode == 0
-    assert bench.cli("verify", root.name, "--head", "0" * 64).returncode == 1
+    assert launcher.cli("verify", root.name, "--head", head).returncode == 0
+    assert launcher.cli("verify", root.name, "--head", "0" * 64).returncode == 1
     for name in (
         "spec.json",
         "result.json",
@@ -215,23 +215,23 @@ def test_verify_names_the_first_thing_that_does_not_hold(bench: RunLauncher) -> 
     ):
         whole = (root / name).read_bytes()
         (root / name).write_bytes(whole.replace(b'"', b"'", 1))
-        found = bench.cli("verify", root.name)
+        found = launcher.cli("verify", root.name)
         assert found.returncode == 1
         assert f"DOES NOT HOLD: {name}" in found.stdout
         (root / name).write_bytes(whole)
     (root / "submissions/3/model/more.txt").write_text("x")
-    assert "more.txt was added" in bench.cli("verify", root.name).stdout
+    assert "more.txt was added" in launcher.cli("verify", root.name).stdout
     (root / "submissions/3/model/more.txt").unlink()
     (root / "submissions/4").mkdir()
     (root / "submissions/4/submission.json").write_text("{}")
-    assert "submissions/4 was added" in bench.cli("verify", root.name).stdout
+    assert "submissions/4 was added" in launcher.cli("verify", root.name).stdout
 
 
 def test_a_result_that_was_forged_with_its_ledger_record_does_not_fit_the_published_head(
-    bench: RunLauncher,
+    launcher: RunLauncher,
 ) -> None:
-    bench.cli("run", "--task", "gsm8k-mini", "--agent", "script")
-    (root,) = bench.runs.glob("*/")
+    launcher.cli("run", "--task", "gsm8k-mini", "--agent", "script")
+    (root,) = launcher.runs.glob("*/")
     published = json.loads((root / "ledger.head").read_text())["hash"]
     forged = (root / "result.json").read_text().replace('"ending": "completed"', '"ending": "deadline"')
     (root / "result.json").write_text(forged)
@@ -242,33 +242,33 @@ def test_a_result_that_was_forged_with_its_ledger_record_does_not_fit_the_publis
     last["hash"] = sha256_text(canonical_json(last))
     (root / "ledger.jsonl").write_text("\n".join([*lines[:-1], canonical_json(last)]) + "\n")
     (root / "ledger.head").write_text(json.dumps({"index": last["index"], "hash": last["hash"]}))
-    assert "events.jsonl was changed" in bench.cli("verify", root.name).stdout
+    assert "events.jsonl was changed" in launcher.cli("verify", root.name).stdout
     told = (root / "events.jsonl").read_text().splitlines()
     told[-1] = canonical_json({key: last[key] for key in ("time", "kind", "data")})
     (root / "events.jsonl").write_text("\n".join(told) + "\n")
-    assert bench.cli("verify", root.name).returncode == 0
-    assert bench.cli("verify", root.name, "--head", published).returncode == 1
+    assert launcher.cli("verify", root.name).returncode == 0
+    assert launcher.cli("verify", root.name, "--head", published).returncode == 1
 
 
-def test_a_damaged_cache_is_not_believed(bench: RunLauncher, tmp_path: Path) -> None:
+def test_a_damaged_cache_is_not_believed(launcher: RunLauncher, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
-    bench.cli("run", "--task", "gsm8k-mini", "--agent", "nop", AGENT2RL_CACHE=str(cache))
+    launcher.cli("run", "--task", "gsm8k-mini", "--agent", "nop", AGENT2RL_CACHE=str(cache))
     for path in cache.rglob("*"):
         if path.is_file():
             path.write_bytes(path.read_bytes().replace(b"#### ", b"#### 9")[:-3] or b"{}")
-    done = bench.cli("run", "--task", "gsm8k-mini", "--agent", "nop", "--json", AGENT2RL_CACHE=str(cache))
+    done = launcher.cli("run", "--task", "gsm8k-mini", "--agent", "nop", "--json", AGENT2RL_CACHE=str(cache))
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["baseline"]["value"] == pytest.approx(12.0)
 
 
-def test_equal_commands_give_equal_specifications(bench: RunLauncher) -> None:
+def test_equal_commands_give_equal_specifications(launcher: RunLauncher) -> None:
     for _ in range(2):
-        bench.cli("run", "--task", "gsm8k-mini", "--agent", "nop")
-    first, second = ((root / "spec.json").read_text() for root in bench.runs.glob("*/"))
+        launcher.cli("run", "--task", "gsm8k-mini", "--agent", "nop")
+    first, second = ((root / "spec.json").read_text() for root in launcher.runs.glob("*/"))
     assert first == second
 
 
-def test_a_fault_of_a_plugin_closes_the_record_with_a_reason(bench: RunLauncher, tmp_path: Path) -> None:
+def test_a_fault_of_a_plugin_closes_the_record_with_a_reason(launcher: RunLauncher, tmp_path: Path) -> None:
     plugins = tmp_path / "plugins"
     plugins.mkdir()
     (plugins / "odd.py").write_text(
@@ -277,82 +277,82 @@ def test_a_fault_of_a_plugin_closes_the_record_with_a_reason(bench: RunLauncher,
         "def load(data_dir):\n    raise KeyError('answer')\n"
         "ODD = replace(TASK, load=load)\n"
     )
-    done = bench.cli("run", "--task", "odd:ODD", "--agent", "nop", "--json", PYTHONPATH=str(plugins))
+    done = launcher.cli("run", "--task", "odd:ODD", "--agent", "nop", "--json", PYTHONPATH=str(plugins))
     assert done.returncode == 1
     assert "KeyError" in json.loads(done.stdout)["reason"]
 
 
-def test_an_agent_gets_the_secrets_that_it_names_and_no_others(bench: RunLauncher) -> None:
-    agent = bench.home / "agents" / "keyed"
+def test_an_agent_gets_the_secrets_that_it_names_and_no_others(launcher: RunLauncher) -> None:
+    agent = launcher.home / "agents" / "keyed"
     agent.mkdir(parents=True)
     (agent / "config.yaml").write_text("name: keyed\nsecrets: [WANTED_KEY, MISSING_KEY]\n")
     (agent / "start.sh").write_text('echo "wanted $WANTED_KEY other ${OTHER_KEY:-none}"\n')
     arguments = ("run", "--task", "gsm8k-mini", "--agent", "keyed", "--agents-dir", str(agent.parent))
-    done = bench.cli(*arguments, WANTED_KEY="abc", OTHER_KEY="def")
+    done = launcher.cli(*arguments, WANTED_KEY="abc", OTHER_KEY="def")
     assert done.returncode == 0, done.stderr
-    (root,) = bench.runs.glob("*/")
+    (root,) = launcher.runs.glob("*/")
     assert (root / "agent.log").read_text() == "wanted abc other none\n"
     assert "environment variable MISSING_KEY" in done.stderr
 
 
-def test_show_finds_a_run_by_the_start_of_its_id(bench: RunLauncher) -> None:
-    bench.cli("run", "--task", "gsm8k-mini", "--agent", "nop")
-    (root,) = bench.runs.glob("*/")
-    assert root.name in bench.cli("show", root.name[:15]).stdout
-    missing = bench.cli("show", "yesterday")
+def test_show_finds_a_run_by_the_start_of_its_id(launcher: RunLauncher) -> None:
+    launcher.cli("run", "--task", "gsm8k-mini", "--agent", "nop")
+    (root,) = launcher.runs.glob("*/")
+    assert root.name in launcher.cli("show", root.name[:15]).stdout
+    missing = launcher.cli("show", "yesterday")
     assert missing.returncode == 2
     assert "There is no run" in missing.stderr
 
 
-def test_what_an_agent_names_cannot_steer_the_terminal_or_the_report(bench: RunLauncher) -> None:
+def test_what_an_agent_names_cannot_steer_the_terminal_or_the_report(launcher: RunLauncher) -> None:
     name = "x\\x1b[31m|<script>alert(1)</script>`[a](b)"
-    run = bench.run(
+    run = launcher.run(
         f"say(answer=call('POST', '/submit', {{'model_path': 'output/{name}'}}))", "--budget", "20m"
     )
-    assert "\x1b" not in bench.cli("show", run.result.run_id).stdout
-    loud = bench.cli("run", "--task", "gsm8k-mini", "--agent", f"script:{bench.home / 'agent.py'}")
+    assert "\x1b" not in launcher.cli("show", run.result.run_id).stdout
+    loud = launcher.cli("run", "--task", "gsm8k-mini", "--agent", f"script:{launcher.home / 'agent.py'}")
     assert "submission 1 accepted" in loud.stderr
     assert "\x1b" not in loud.stderr
-    report = bench.report(run)
+    report = launcher.report(run)
     assert "<script>" not in report
     assert "\x1b" not in report
 
 
-def test_an_agent_is_told_which_gpus_are_its_own(bench: RunLauncher) -> None:
+def test_an_agent_is_told_which_gpus_are_its_own(launcher: RunLauncher) -> None:
     saying = "say(gpus=os.environ.get('CUDA_VISIBLE_DEVICES', 'all'))"
-    told = bench.run(saying, "--budget", "20m", CUDA_VISIBLE_DEVICES="3")
+    told = launcher.run(saying, "--budget", "20m", CUDA_VISIBLE_DEVICES="3")
     assert told.said["gpus"] == "3"
-    assert bench.run(saying, "--budget", "20m").said["gpus"] == "all"
+    assert launcher.run(saying, "--budget", "20m").said["gpus"] == "all"
 
 
-def test_check_says_what_this_machine_can_do(bench: RunLauncher) -> None:
-    done = bench.cli("check", "--json")
+def test_check_says_what_this_machine_can_do(launcher: RunLauncher) -> None:
+    done = launcher.cli("check", "--json")
     assert done.returncode == 0, done.stdout
     findings = json.loads(done.stdout)
     assert {"gpu", "keys", "disk", "data", "cache"} <= {finding["name"] for finding in findings}
     assert all(finding["hint"] for finding in findings if finding["state"] != "ok")
 
 
-def test_check_of_a_task_grades_gold_and_wrong_answers(bench: RunLauncher) -> None:
-    done = bench.cli("check", "gsm8k-mini")
+def test_check_of_a_task_grades_gold_and_wrong_answers(launcher: RunLauncher) -> None:
+    done = launcher.cli("check", "gsm8k-mini")
     assert done.returncode == 0, done.stdout
     assert "150 of 150 score 100" in done.stdout
     assert "150 of 150 score 0" in done.stdout
 
 
-def test_check_of_the_official_task_holds(bench: RunLauncher, shared_data: Path) -> None:
-    done = bench.cli("check", "gsm8k", "--data-dir", str(shared_data / "gsm8k"))
+def test_check_of_the_official_task_holds(launcher: RunLauncher, shared_data: Path) -> None:
+    done = launcher.cli("check", "gsm8k", "--data-dir", str(shared_data / "gsm8k"))
     assert done.returncode == 0, done.stdout
     assert "7473 train, 659 feedback, 660 held-out" in done.stdout or "660 feedback, 659" in done.stdout
 
 
-def test_the_local_sandbox_works_and_the_result_says_that_it_isolates_nothing(bench: RunLauncher) -> None:
-    run = bench.run("say(answer=submit(trained('m')))", "--sandbox", "local", "--budget", "20m")
+def test_the_local_sandbox_works_and_the_result_says_that_it_isolates_nothing(launcher: RunLauncher) -> None:
+    run = launcher.run("say(answer=submit(trained('m')))", "--sandbox", "local", "--budget", "20m")
     assert run.result.ending == "completed", run.log
     assert run.said["answer"]["verdict"] == "scored"
     assert run.result.isolation is not None
     assert run.result.isolation.isolates is False
-    assert "isolates nothing" in bench.cli("show", run.result.run_id).stdout
+    assert "isolates nothing" in launcher.cli("show", run.result.run_id).stdout
 
 
 def test_what_a_model_said_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
@@ -372,8 +372,8 @@ def test_what_a_model_said_is_shown_as_it_is(capsys: pytest.CaptureFixture[str])
     assert "[/a ] :warning: [bold red]" in shown
 
 
-def test_verbose_logs_to_stderr_with_level_and_logger_name(bench: RunLauncher) -> None:
-    quiet, info, debug = (bench.cli(*flags, "show", "nowhere") for flags in ((), ("-v",), ("-vv",)))
+def test_verbose_logs_to_stderr_with_level_and_logger_name(launcher: RunLauncher) -> None:
+    quiet, info, debug = (launcher.cli(*flags, "show", "nowhere") for flags in ((), ("-v",), ("-vv",)))
     assert quiet.stderr.startswith("error: ")
     assert " INFO agent2rl.cli.main: agent2rl " in info.stderr
     assert "DEBUG" not in info.stderr
@@ -381,8 +381,8 @@ def test_verbose_logs_to_stderr_with_level_and_logger_name(bench: RunLauncher) -
     assert quiet.stdout == info.stdout == debug.stdout == ""
 
 
-def test_verbose_logs_the_same_lines_when_python_runs_the_module(bench: RunLauncher) -> None:
+def test_verbose_logs_the_same_lines_when_python_runs_the_module(launcher: RunLauncher) -> None:
     done = subprocess.run(
-        bench.command("-v", "show", "nowhere"), env=bench.environment(), capture_output=True, text=True
+        launcher.command("-v", "show", "nowhere"), env=launcher.environment(), capture_output=True, text=True
     )
     assert " INFO agent2rl.cli.main: agent2rl " in done.stderr

@@ -10,30 +10,30 @@ from tests.helpers.run_launcher import RunLauncher
 
 
 def test_what_init_writes_can_be_checked_and_planned(
-    bench: RunLauncher, monkeypatch: pytest.MonkeyPatch
+    launcher: RunLauncher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done = bench.cli("init", "mine")
+    done = launcher.cli("init", "mine")
     assert done.returncode == 0, done.stderr
-    tasks = str(bench.home / "mine/tasks")
-    assert bench.cli("check", "shout", "--tasks-dir", tasks).returncode == 0
-    assert (bench.home / "mine/agents/beginner/start.sh").stat().st_mode & 0o111
-    monkeypatch.chdir(bench.home / "mine")  # its paths start where it is called
+    tasks = str(launcher.home / "mine/tasks")
+    assert launcher.cli("check", "shout", "--tasks-dir", tasks).returncode == 0
+    assert (launcher.home / "mine/agents/beginner/start.sh").stat().st_mode & 0o111
+    monkeypatch.chdir(launcher.home / "mine")  # its paths start where it is called
     told = CliRunner().invoke(
-        cli, ["campaign", "plan", "campaign.toml", "--runs-dir", str(bench.runs), "--json"]
+        cli, ["campaign", "plan", "campaign.toml", "--runs-dir", str(launcher.runs), "--json"]
     )
     assert told.exit_code == 0, told.output
     assert told.output.count('"task":"shout"') >= 2
 
 
-def test_init_touches_nothing_that_is_there(bench: RunLauncher) -> None:
-    (bench.home / "campaign.toml").write_text("mine")
-    done = bench.cli("init")
+def test_init_touches_nothing_that_is_there(launcher: RunLauncher) -> None:
+    (launcher.home / "campaign.toml").write_text("mine")
+    done = launcher.cli("init")
     assert done.returncode == 2
     assert "campaign.toml already exists" in done.stderr
-    assert (bench.home / "campaign.toml").read_text() == "mine"
-    assert not (bench.home / "tasks").exists()
-    assert bench.cli("init", "--only", "task").returncode == 0
-    assert (bench.home / "tasks/shout/eval.py").is_file()
+    assert (launcher.home / "campaign.toml").read_text() == "mine"
+    assert not (launcher.home / "tasks").exists()
+    assert launcher.cli("init", "--only", "task").returncode == 0
+    assert (launcher.home / "tasks/shout/eval.py").is_file()
 
 
 @pytest.mark.parametrize(

@@ -50,14 +50,14 @@ def test_each_new_line_is_told_once(tmp_path: Path) -> None:
 
 
 def test_on_a_terminal_the_agents_own_progress_is_seen_and_cannot_steer_it(
-    bench: RunLauncher, tmp_path: Path
+    launcher: RunLauncher, tmp_path: Path
 ) -> None:
     agent = tmp_path / "agent.py"
     agent.write_text("import time\nprint('epoch 7 \\x1b[2J of 9', flush=True)\ntime.sleep(4)\n")
     main, terminal = pty.openpty()
-    command = bench.command("run", "--task", "gsm8k-mini", "--agent", f"script:{agent}", "--budget", "20m")
+    command = launcher.command("run", "--task", "gsm8k-mini", "--agent", f"script:{agent}", "--budget", "20m")
     started = subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=terminal, env=bench.environment(TERM="xterm")
+        command, stdout=subprocess.DEVNULL, stderr=terminal, env=launcher.environment(TERM="xterm")
     )
     os.close(terminal)
     seen = b""

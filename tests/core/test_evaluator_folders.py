@@ -17,9 +17,9 @@ TASK = "tests.core.gsm8k_with_answer_folder:TASK"
 
 
 def test_a_grading_reads_what_lies_beside_the_examples_and_the_agent_cannot_find_it(
-    bench: RunLauncher,
+    launcher: RunLauncher,
 ) -> None:
-    done = bench.run(
+    done = launcher.run(
         f"""
 found = []
 for folder, inner, names in os.walk("/"):

@@ -45,9 +45,9 @@ def find_descendants(root: int) -> set[tuple[int, str]]:
 @contextmanager
 def viewing(runs: Path, cache: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """The real command, and its address."""
-    bench = RunLauncher(runs, cache, runs)
-    command = bench.command("view", str(runs), "--no-browser")
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=bench.environment()) as process:
+    launcher = RunLauncher(runs, cache, runs)
+    command = launcher.command("view", str(runs), "--no-browser")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=launcher.environment()) as process:
         assert process.stdout
         try:
             yield process, process.stdout.readline().strip()

@@ -37,13 +37,13 @@ def blocks(page: Path) -> list[Block]:
 
 
 @pytest.mark.parametrize("page", DOC_PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_the_examples_of_a_page_run_as_they_stand(page: Path, bench: RunLauncher) -> None:
-    commands = f"{Path(sys.executable).parent}:{bench.environment()['PATH']}"
-    environment = bench.environment(PATH=commands)
-    environment["AGENT2RL_RUNS"] = str(bench.home / "runs")
+def test_the_examples_of_a_page_run_as_they_stand(page: Path, launcher: RunLauncher) -> None:
+    commands = f"{Path(sys.executable).parent}:{launcher.environment()['PATH']}"
+    environment = launcher.environment(PATH=commands)
+    environment["AGENT2RL_RUNS"] = str(launcher.home / "runs")
     for block in blocks(page):
         if block.title:
-            target = bench.home / block.title
+            target = launcher.home / block.title
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(block.code, encoding="utf-8")
         elif block.language in ("bash", "python"):
@@ -52,7 +52,7 @@ def test_the_examples_of_a_page_run_as_they_stand(page: Path, bench: RunLauncher
             argv = ["bash", "-euo", "pipefail", "-c"] if block.language == "bash" else [sys.executable, "-c"]
             done = subprocess.run(
                 [*argv, code],
-                cwd=bench.home,
+                cwd=launcher.home,
                 env=environment,
                 capture_output=True,
                 text=True,

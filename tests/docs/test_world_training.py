@@ -20,11 +20,11 @@ def read_titled_block(title: str) -> str:
 
 @pytest.mark.parametrize(("expert", "claimed_episodes"), [("full", 12), ("12", 0)])
 def test_the_training_in_the_docs_is_the_one_in_the_instructions_and_works_in_a_run(
-    bench: RunLauncher, expert: str, claimed_episodes: int
+    launcher: RunLauncher, expert: str, claimed_episodes: int
 ) -> None:
     """Whether the run has an expert or a file of its games."""
     program = read_titled_block("train.py")
-    done = bench.run(
+    done = launcher.run(
         program,
         "--task",
         "tests.helpers.short_alfworld:TASK",

@@ -210,10 +210,10 @@ say(meta=json.loads((WORKSPACE / "run_meta.json").read_text()), answer=submit(tr
 """
 
 
-def test_a_whole_run_with_several_samples_shows_what_they_are_worth(bench: RunLauncher) -> None:
+def test_a_whole_run_with_several_samples_shows_what_they_are_worth(launcher: RunLauncher) -> None:
     engine = "scripted:tests.evaluators.alternating_abacus:open_alternating_abacus"
     options = (*SHORT_RUN, "--samples", "4", "--engine", engine, "--budget", "20m")
-    run = bench.run(AGENT, *options, PYTHONPATH=str(ROOT))
+    run = launcher.run(AGENT, *options, PYTHONPATH=str(ROOT))
     assert run.result.ending == "completed", run.result.reason + run.log
     assert run.said["meta"]["samples"] == 4
     best = run.result.best_heldout
@@ -227,29 +227,29 @@ def test_a_whole_run_with_several_samples_shows_what_they_are_worth(bench: RunLa
     assert run.said["answer"]["verdict"] == "scored"
     lines = run.paths.submission_paths(1).results_file("heldout").read_text().splitlines()
     assert {len(json.loads(line)["attempts"]) for line in lines} == {4}
-    shown = bench.cli("show", run.result.run_id).stdout
-    for page in (shown, bench.report(run)):
+    shown = launcher.cli("show", run.result.run_id).stdout
+    for page in (shown, launcher.report(run)):
         assert "4 samples at temperature 0.8" in page
         assert "pass@4" in page
         assert f"→ {best.metrics['pass@4']:.2f} (heldout)" in page
         assert "maj@4" in page
 
 
-def test_a_run_with_one_greedy_sample_says_nothing_of_sampling(bench: RunLauncher) -> None:
-    done = bench.cli("run", "--task", "gsm8k-mini", "--agent", "nop")
+def test_a_run_with_one_greedy_sample_says_nothing_of_sampling(launcher: RunLauncher) -> None:
+    done = launcher.cli("run", "--task", "gsm8k-mini", "--agent", "nop")
     assert "baseline" in done.stdout
     assert "asked" not in done.stdout
     assert "@" not in done.stdout
 
 
 def test_a_run_on_a_model_without_a_chat_template_tells_the_agent_and_the_reader(
-    bench: RunLauncher, tmp_path: Path
+    launcher: RunLauncher, tmp_path: Path
 ) -> None:
     model = write_tiny_llama(tmp_path / "plain", chat_template=False)
     config = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 8192}))
     (model / "model.safetensors").chmod(0o644)
-    run = bench.run(
+    run = launcher.run(
         "say(row=json.loads((DATA / 'train.jsonl').read_text().splitlines()[0]))",
         *(*SHORT_RUN, "--model", str(model), "--samples", "2", "--budget", "20m"),
         PYTHONPATH=str(ROOT),
@@ -260,4 +260,4 @@ def test_a_run_on_a_model_without_a_chat_template_tells_the_agent_and_the_reader
     assert message["content"].count("Question: ") == 9
     assert run.result.baseline is not None
     assert run.result.baseline.how["prompting"] == "plain"
-    assert "plain text after 8 shots, 2 samples" in bench.cli("show", run.result.run_id).stdout
+    assert "plain text after 8 shots, 2 samples" in launcher.cli("show", run.result.run_id).stdout

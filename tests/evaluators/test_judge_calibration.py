@@ -86,7 +86,7 @@ def test_a_sample_is_the_same_each_time_and_has_no_ties() -> None:
     assert len(select_preferences(KNOWN, 5)) == 5
 
 
-def test_the_command_asks_a_real_endpoint(bench: RunLauncher, tmp_path: Path) -> None:
+def test_the_command_asks_a_real_endpoint(launcher: RunLauncher, tmp_path: Path) -> None:
     data = tmp_path / "data"
     (data / "annotations").mkdir(parents=True)
     rows = [{"instruction": one.example.prompt, "output": one.example.target} for one in KNOWN]
@@ -98,7 +98,7 @@ def test_the_command_asks_a_real_endpoint(bench: RunLauncher, tmp_path: Path) ->
     (data / "annotations" / "mine.json").write_text(json.dumps(said), encoding="utf-8")
     with serve_engine(ScriptedEngine(by(lambda text: "good" in text))) as server:
         name = f"openai-api:tiny@{server.url}"
-        done = bench.cli("judge", "calibrate", name, "--data-dir", str(data), "--json")
+        done = launcher.cli("judge", "calibrate", name, "--data-dir", str(data), "--json")
     assert done.returncode == 0, done.stderr
     found = Calibration.model_validate_json(done.stdout)
     assert found.n == 12

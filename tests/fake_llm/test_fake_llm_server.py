@@ -686,18 +686,18 @@ server.serve_forever()
 """
 
 
-def test_train_and_submit_trains_twice_and_reads_the_scores(opened: Open, bench: RunLauncher) -> None:
-    home = bench.home
+def test_train_and_submit_trains_twice_and_reads_the_scores(opened: Open, launcher: RunLauncher) -> None:
+    home = launcher.home
     for name in ("code", "data", "models", "output"):
         (home / name).mkdir()
     (home / "description.md").write_text("Word problems.\n")
-    python = bench.command()[0]
+    python = launcher.command()[0]
     with subprocess.Popen([python, "-c", SUBMIT], cwd=home, stdout=subprocess.PIPE, text=True) as desk:
         assert desk.stdout
         try:
             url = f"http://127.0.0.1:{desk.stdout.readline().strip()}"
-            environment = bench.environment(
-                PATH=f"{Path(python).parent}:{bench.environment()['PATH']}",
+            environment = launcher.environment(
+                PATH=f"{Path(python).parent}:{launcher.environment()['PATH']}",
                 DATA_PATH="data",
                 MODEL_PATH="models/abacus",
                 OUTPUT_DIR="output",
@@ -731,16 +731,18 @@ def test_the_other_shipped_scripts_do_as_they_say(opened: Open) -> None:
     assert {client.send(stream=True).status_code for _ in range(5)} == {429}
 
 
-def test_the_command_serves_until_it_is_interrupted(bench: RunLauncher) -> None:
-    (bench.home / "script.toml").write_text(TWO)
-    socket = bench.home / "s"
+def test_the_command_serves_until_it_is_interrupted(launcher: RunLauncher) -> None:
+    (launcher.home / "script.toml").write_text(TWO)
+    socket = launcher.home / "s"
     with subprocess.Popen(
-        bench.command("driver", "scripted", "script.toml", "--socket", str(socket), "--record", "said.jsonl"),
+        launcher.command(
+            "driver", "scripted", "script.toml", "--socket", str(socket), "--record", "said.jsonl"
+        ),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        cwd=bench.home,
-        env=bench.environment(),
+        cwd=launcher.home,
+        env=launcher.environment(),
     ) as serving:
         assert serving.stdout
         try:
@@ -754,5 +756,5 @@ def test_the_command_serves_until_it_is_interrupted(bench: RunLauncher) -> None:
     assert (address, how) == (f"unix:{socket}\n", "(Ctrl-C to stop)\n")
     assert (serving.returncode, rest, errors) == (0, "", "")
     assert not socket.exists()
-    (line,) = (bench.home / "said.jsonl").read_text().splitlines()
+    (line,) = (launcher.home / "said.jsonl").read_text().splitlines()
     assert RequestLogLine.model_validate_json(line).outcome == "answered"

@@ -66,16 +66,16 @@ def test_a_script_that_is_not_there_names_those_that_are(tmp_path: Path) -> None
         load_script(str(tmp_path / "binary.toml"))
 
 
-def test_the_command_lists_and_checks_scripts(bench: RunLauncher) -> None:
-    (bench.home / "bad.toml").write_text("[[step]]\nsay = 1\n")
-    listed = bench.cli("driver", "scripted", "--list")
+def test_the_command_lists_and_checks_scripts(launcher: RunLauncher) -> None:
+    (launcher.home / "bad.toml").write_text("[[step]]\nsay = 1\n")
+    listed = launcher.cli("driver", "scripted", "--list")
     assert [line.split()[0] for line in listed.stdout.splitlines()] == [
         "failing",
         "nothing",
         "train-and-submit",
     ]
-    good = bench.cli("driver", "scripted", "--check", "train-and-submit")
+    good = launcher.cli("driver", "scripted", "--check", "train-and-submit")
     assert (good.returncode, good.stdout) == (0, "train-and-submit: 8 steps, valid.\n")
-    bad = bench.cli("driver", "scripted", "--check", "bad.toml")
+    bad = launcher.cli("driver", "scripted", "--check", "bad.toml")
     assert (bad.returncode, bad.stdout) == (2, "")
     assert bad.stderr.startswith("error: bad.toml: step 1: say: ")

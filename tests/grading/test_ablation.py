@@ -49,9 +49,9 @@ def run(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> FinishedRun:
     model.save(place / "model")
     for path in (place / "model").iterdir():
         path.chmod(0o644)
-    bench = RunLauncher(place / "runs", cache, place / "home")
+    launcher = RunLauncher(place / "runs", cache, place / "home")
     engine = "scripted:tests.grading.format_dependent_abacus:open_format_dependent_abacus"
-    run = bench.run(AGENT, "--model", str(place / "model"), "--engine", engine, PYTHONPATH=str(REPOSITORY))
+    run = launcher.run(AGENT, "--model", str(place / "model"), "--engine", engine, PYTHONPATH=str(REPOSITORY))
     assert run.result.ending == "completed", (run.result.reason, run.log)
     return run
 

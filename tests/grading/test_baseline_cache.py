@@ -18,12 +18,12 @@ RESULTS = EvalResult(results=(ExampleResult(id="1", output="4", score=1.0),))
 MEASURED = Measurement(run_id="run-1", at=1000.0)
 
 
-def start_nop(bench: RunLauncher, cache: Path) -> FinishedRun:
-    done = bench.cli(
+def start_nop(launcher: RunLauncher, cache: Path) -> FinishedRun:
+    done = launcher.cli(
         *("run", "--task", "gsm8k-mini", "--agent", "nop", "--sandbox", "local", "--json", "--no-report"),
         AGENT2RL_CACHE=str(cache),
     )
-    return bench.ended(done.returncode, done.stdout, done.stderr)
+    return launcher.ended(done.returncode, done.stdout, done.stderr)
 
 
 def baseline_entry(paths: RunPaths) -> Mapping[str, object]:
@@ -35,46 +35,48 @@ def warnings(paths: RunPaths) -> list[object]:
 
 
 def test_an_edited_cache_entry_is_graded_anew_and_the_record_says_so(
-    bench: RunLauncher, tmp_path: Path
+    launcher: RunLauncher, tmp_path: Path
 ) -> None:
     cache = tmp_path / "cache"
-    first = start_nop(bench, cache)
+    first = start_nop(launcher, cache)
     (entry,) = (cache / "baselines").glob("*.json")
     edited = re.sub(r'"score": ?1(\.0)?', '"score": 0.0', entry.read_text())
     assert edited != entry.read_text()
     entry.write_text(edited)
-    second = start_nop(bench, cache)
+    second = start_nop(launcher, cache)
     assert first.result.baseline
     assert second.result.baseline
     assert second.result.baseline.value == first.result.baseline.value > 0
     assert baseline_entry(second.paths)["cached"] is False
     assert "cached baseline was not used" in str(warnings(second.paths))
-    third = start_nop(bench, cache)
+    third = start_nop(launcher, cache)
     assert baseline_entry(third.paths)["cached"] is True
     assert warnings(third.paths) == []
 
 
-def test_a_baseline_from_the_cache_names_the_run_that_measured_it(bench: RunLauncher, tmp_path: Path) -> None:
+def test_a_baseline_from_the_cache_names_the_run_that_measured_it(
+    launcher: RunLauncher, tmp_path: Path
+) -> None:
     cache = tmp_path / "cache"
-    first, second = start_nop(bench, cache), start_nop(bench, cache)
+    first, second = start_nop(launcher, cache), start_nop(launcher, cache)
     measured = baseline_entry(first.paths)
     assert (measured["cached"], measured["measured_by"]) == (False, first.result.run_id)
     taken = baseline_entry(second.paths)
     assert (taken["cached"], taken["measured_by"]) == (True, first.result.run_id)
     assert taken["measured_at"] == measured["measured_at"]
-    told = bench.cli("verify", second.result.run_id).stdout
+    told = launcher.cli("verify", second.result.run_id).stdout
     assert f"not measured in this run but taken from the cache: run {first.result.run_id} measured it" in told
-    assert "taken from the cache" not in bench.cli("verify", first.result.run_id).stdout
+    assert "taken from the cache" not in launcher.cli("verify", first.result.run_id).stdout
 
 
 def test_an_entry_of_an_older_version_has_no_digest_and_is_graded_anew(
-    bench: RunLauncher, tmp_path: Path
+    launcher: RunLauncher, tmp_path: Path
 ) -> None:
     cache = tmp_path / "cache"
-    start_nop(bench, cache)
+    start_nop(launcher, cache)
     (entry,) = (cache / "baselines").glob("*.json")
     entry.write_text(EvalResult.model_validate(json.loads(entry.read_text())["results"]).model_dump_json())
-    again = start_nop(bench, cache)
+    again = start_nop(launcher, cache)
     assert baseline_entry(again.paths)["cached"] is False
     assert "cached baseline was not used" in str(warnings(again.paths))
 

@@ -381,10 +381,10 @@ def test_a_check_that_was_not_done_is_never_called_clean() -> None:
 # Whole runs
 
 
-def test_a_copied_question_is_on_the_record_of_the_run(bench: RunLauncher) -> None:
+def test_a_copied_question_is_on_the_record_of_the_run(launcher: RunLauncher) -> None:
     splits = registry.find_task("gsm8k-mini").load(None)
     asked, fed, shown = splits.heldout[3].prompt, splits.feedback[5].prompt, splits.train[0].prompt
-    run = bench.run(
+    run = launcher.run(
         f"""
 import gzip
 with gzip.open(OUTPUT / "notes.json.gz", "wt") as file:
@@ -417,21 +417,21 @@ say(**submit(trained("m")))
     )
     assert first.text == " ".join(split_words(asked))
     assert " ".join(split_words(asked)) not in run.paths.ledger.read_text()
-    page = bench.report(run)
+    page = launcher.report(run)
     assert " ".join(split_words(asked)) in page
     assert "&#91;x](y)&#96;&lt;b>" in page
-    assert "FOUND: 1 feedback example, 1 heldout example" in bench.cli("show", run.result.run_id).stdout
-    assert bench.cli("verify", run.result.run_id).returncode == 0
+    assert "FOUND: 1 feedback example, 1 heldout example" in launcher.cli("show", run.result.run_id).stdout
+    assert launcher.cli("verify", run.result.run_id).returncode == 0
     run.paths.contamination.write_text(
         run.paths.contamination.read_text().replace('"found": 3', '"found": 0')
     )
-    verified = bench.cli("verify", run.result.run_id)
+    verified = launcher.cli("verify", run.result.run_id)
     assert verified.returncode == 1
     assert "contamination.json was changed" in verified.stdout + verified.stderr
 
 
-def test_an_honest_run_has_nothing_found(bench: RunLauncher) -> None:
-    run = bench.run("submit(trained('m')); shutil.copytree(DATA, OUTPUT / 'data')", "--budget", "20m")
+def test_an_honest_run_has_nothing_found(launcher: RunLauncher) -> None:
+    run = launcher.run("submit(trained('m')); shutil.copytree(DATA, OUTPUT / 'data')", "--budget", "20m")
     summary = run.result.contamination
     assert summary is not None
     assert summary.done, summary.reason
@@ -439,9 +439,9 @@ def test_an_honest_run_has_nothing_found(bench: RunLauncher) -> None:
     assert summary.left_out_files == 0
 
 
-def test_a_run_without_isolation_is_checked_too(bench: RunLauncher) -> None:
+def test_a_run_without_isolation_is_checked_too(launcher: RunLauncher) -> None:
     asked = registry.find_task("gsm8k-mini").load(None).heldout[3].prompt
-    run = bench.run(
+    run = launcher.run(
         f"(OUTPUT / 'n.txt').write_text({asked!r})",
         "--budget",
         "20m",
@@ -456,9 +456,9 @@ def test_a_run_without_isolation_is_checked_too(bench: RunLauncher) -> None:
     assert summary.flagged == {"feedback": 1}
 
 
-def test_the_agents_own_check_finds_training_examples_and_knows_no_others(bench: RunLauncher) -> None:
+def test_the_agents_own_check_finds_training_examples_and_knows_no_others(launcher: RunLauncher) -> None:
     splits = registry.find_task("gsm8k-mini").load(None)
-    run = bench.run(
+    run = launcher.run(
         f"""
 def check(*paths):
     done = subprocess.run(["python", "check_contamination.py", *paths], capture_output=True, text=True)
@@ -484,7 +484,7 @@ say(data=check("data"))
     assert "After your time the harness reads every file" in said["help"][1]
 
 
-def test_a_check_that_crashes_costs_its_answer_and_not_the_result(bench: RunLauncher) -> None:
+def test_a_check_that_crashes_costs_its_answer_and_not_the_result(launcher: RunLauncher) -> None:
     program = """
 import sys
 sys.argv = ["agent2rl", *sys.argv[1:]]
@@ -494,7 +494,7 @@ Scan, Command = contamination_scan.ContaminationScan, contamination_scan.Command
 Scan._build_command = lambda self: Command((sys.executable, "-c", "import os; os._exit(3)"))
 main()
 """
-    script = bench.script("submit(trained('m'))")
+    script = launcher.script("submit(trained('m'))")
     done = subprocess.run(
         [
             sys.executable,
@@ -510,21 +510,21 @@ main()
         capture_output=True,
         text=True,
         check=False,
-        cwd=bench.home,
-        env=bench.environment(),
+        cwd=launcher.home,
+        env=launcher.environment(),
         timeout=600,
     )
     result = json.loads(done.stdout)
     assert result["score"] is not None, done.stderr
     assert result["contamination"]["done"] is False
     assert result["contamination"]["reason"] == "The check crashed (exit code 3)."
-    assert "NOT CHECKED" in bench.cli("show", result["run_id"]).stdout
+    assert "NOT CHECKED" in launcher.cli("show", result["run_id"]).stdout
 
 
-def test_an_interrupted_run_says_that_it_was_not_checked(bench: RunLauncher) -> None:
-    process = bench.start(bench.script("say(ok=True); time.sleep(600)"), "--budget", "20m")
-    wait_until(lambda: has_agent_started(bench))
+def test_an_interrupted_run_says_that_it_was_not_checked(launcher: RunLauncher) -> None:
+    process = launcher.start(launcher.script("say(ok=True); time.sleep(600)"), "--budget", "20m")
+    wait_until(lambda: has_agent_started(launcher))
     process.terminate()
-    run = bench.finish(process)
+    run = launcher.finish(process)
     assert run.result.ending == "interrupted"
     assert run.result.contamination is None or not run.result.contamination.done

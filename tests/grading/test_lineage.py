@@ -422,9 +422,9 @@ def test_weights_of_zeros_are_foreign(parent: LlamaForCausalLM, told: Told) -> N
 
 
 def test_a_foreign_submission_is_scored_but_never_the_best_and_the_record_pins_why(
-    bench: RunLauncher,
+    launcher: RunLauncher,
 ) -> None:
-    run = bench.run(
+    run = launcher.run(
         """
 import numpy
 from agent2rl.models.abacus import Abacus

@@ -271,12 +271,12 @@ say(told="at most 40 steps" in told, after=clock["environment_steps_left"], step
 
 
 def test_a_run_counts_what_is_played_inside_and_at_the_door_and_ends_it_when_it_is_used_up(
-    bench: RunLauncher,
+    launcher: RunLauncher,
 ) -> None:
-    plugins = bench.home / "plugins"
+    plugins = launcher.home / "plugins"
     write_alfworld_data(plugins / "data", 3)
     (plugins / "house.py").write_text(HOUSE)
-    run = bench.run(
+    run = launcher.run(
         AGENT, "--task", "house:TASK", "--max-env-steps", "40", "--budget", "20m", PYTHONPATH=str(plugins)
     )
     assert run.result.ending == "completed", run.log
@@ -295,7 +295,7 @@ def test_a_run_counts_what_is_played_inside_and_at_the_door_and_ends_it_when_it_
     assert played.replayed.steps >= 15
     assert played.refuted.episodes == 0
     assert played.unverified.steps <= 10
-    shown = bench.cli("show", run.result.run_id)
+    shown = launcher.cli("show", run.result.run_id)
     assert f"{played.claimed.steps} steps, 0 won, in the agent's own processes" in shown.stdout
     assert "1 episode, 4 steps, 0 won, in the served world" in shown.stdout
     assert f"{played.replayed.steps} steps, 0 won, replayed by the harness" in shown.stdout
@@ -303,4 +303,4 @@ def test_a_run_counts_what_is_played_inside_and_at_the_door_and_ends_it_when_it_
     steps = {"played": total, "served": 4, "claimed": played.claimed.steps, "left": 0}
     assert run.said["steps"] == steps
     assert f"{total} played, 0 left of 40" in shown.stdout
-    assert bench.cli("verify", run.result.run_id).returncode == 0
+    assert launcher.cli("verify", run.result.run_id).returncode == 0

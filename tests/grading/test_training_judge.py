@@ -37,12 +37,12 @@ say(reply=reply["choices"][0]["message"]["content"], told=(WORKSPACE / "instruct
 """
 
 
-def test_the_agent_asks_its_own_judge_and_another_one_grades(bench: RunLauncher) -> None:
+def test_the_agent_asks_its_own_judge_and_another_one_grades(launcher: RunLauncher) -> None:
     with (
         serve_engine(ScriptedEngine(lambda _: "A")) as grader,
         serve_engine(ScriptedEngine(lambda _: "Quite good.")) as other,
     ):
-        run = bench.run(
+        run = launcher.run(
             ASKS,
             *("--task", "tests.helpers.short_alpacaeval:TASK", "--max-submissions", "1"),
             *("--judge", f"openai-api:tiny@{grader.url}", "--train-judge", f"openai-api:other@{other.url}"),
@@ -69,7 +69,7 @@ def test_the_agent_asks_its_own_judge_and_another_one_grades(bench: RunLauncher)
     assert run.result.train_judge is not None
     assert run.result.train_judge.model_dump() == entry.data
     assert "7 questions" in run.said["told"]
-    shown = bench.cli("show", run.result.run_id).stdout
+    shown = launcher.cli("show", run.result.run_id).stdout
     assert f"1 of 7 questions to other@{other.url}" in shown
     assert re.search(r"constants.*empty \d+\.\d+, generic .* attack .*5 examples", shown)
     assert grader.url not in run.log

@@ -34,11 +34,11 @@ print("done", flush=True)
 
 
 @pytest.fixture(scope="module")
-def finished(shared_bench: RunLauncher) -> RunPaths:
+def finished(shared_launcher: RunLauncher) -> RunPaths:
     """A finished run with a report, which tests copy before they change it."""
-    run = shared_bench.run(WORKING, "--sandbox", "local")
+    run = shared_launcher.run(WORKING, "--sandbox", "local")
     assert run.result.ended_well, run.errors
-    shared_bench.report(run)
+    shared_launcher.report(run)
     return run.paths
 
 
@@ -78,12 +78,12 @@ def files_of(run: RunPaths) -> list[str]:
 
 
 def test_a_finished_run_holds_and_names_what_is_not_covered(
-    finished: RunPaths, shared_bench: RunLauncher
+    finished: RunPaths, shared_launcher: RunLauncher
 ) -> None:
     found = verify_run(finished)
     assert (found.holds, found.fault) == (True, None)
     assert [one.path for one in found.not_covered] == sorted(NOT_COVERED)
-    said = shared_bench.cli("verify", str(finished.root)).stdout
+    said = shared_launcher.cli("verify", str(finished.root)).stdout
     assert "not covered: workspace/: it belongs to the agent" in said
     assert "not covered: report/: it is made from the record" in said
 
@@ -133,10 +133,10 @@ def test_a_copy_of_a_model_that_was_not_kept_shows(run: RunPaths) -> None:
     assert str(verify_run(run).fault).startswith("submissions/3/model was added")
 
 
-def test_a_report_can_be_made_anew_and_the_record_still_holds(run: RunPaths, bench: RunLauncher) -> None:
-    assert bench.cli("report", str(run.root)).returncode == 0
-    assert bench.cli("revisions", str(run.root)).returncode == 0
-    assert bench.cli("resume", str(run.root)).returncode == 0
+def test_a_report_can_be_made_anew_and_the_record_still_holds(run: RunPaths, launcher: RunLauncher) -> None:
+    assert launcher.cli("report", str(run.root)).returncode == 0
+    assert launcher.cli("revisions", str(run.root)).returncode == 0
+    assert launcher.cli("resume", str(run.root)).returncode == 0
     assert verify_run(run).holds
 
 
@@ -238,9 +238,9 @@ def test_an_old_run_holds_as_before_and_names_the_files_that_nothing_pins(old_ru
 
 
 def test_a_crashed_run_says_what_is_covered_so_far_and_a_resumed_one_is_covered_at_its_end(
-    bench: RunLauncher,
+    launcher: RunLauncher,
 ) -> None:
-    dying = CrashingRun(bench)
+    dying = CrashingRun(launcher)
     assert dying.live(CrashPoint("graded")) == KILLED, dying.errors
     crashed = verify_run(dying.paths)
     assert crashed.holds

@@ -101,8 +101,8 @@ def run_agent(bench_place: Path, cache: Path, code: str, *options: str) -> Finis
     model = write_tiny_llama(bench_place / "model")
     for path in (model, *model.iterdir()):
         path.chmod(0o755 if path.is_dir() else 0o644)
-    bench = RunLauncher(bench_place / "runs", cache, bench_place / "home")
-    run = bench.run(code, *SHORT, *options, "--model", str(model), PYTHONPATH=str(REPOSITORY))
+    launcher = RunLauncher(bench_place / "runs", cache, bench_place / "home")
+    run = launcher.run(code, *SHORT, *options, "--model", str(model), PYTHONPATH=str(REPOSITORY))
     assert run.result.ending == "completed", (run.result.reason, run.log)
     return run
 

@@ -71,7 +71,7 @@ class CrashPoint:
 class CrashingRun:
     """One run through the lives of its harnesses."""
 
-    bench: RunLauncher
+    launcher: RunLauncher
     options: tuple[str, ...] = ("--sandbox", "local")
     code: str = AGENT_CODE
     died_at: list[tuple[float, float]] = field(default_factory=list)
@@ -81,7 +81,7 @@ class CrashingRun:
 
     @property
     def paths(self) -> RunPaths:
-        (root,) = self.bench.runs.glob("*/")
+        (root,) = self.launcher.runs.glob("*/")
         return RunPaths(root.resolve())
 
     @property
@@ -94,15 +94,17 @@ class CrashingRun:
         Returns the exit code, which is -9 where it died. Where it died before there was a run to speak of,
         what it left is removed.
         """
-        place = self.bench.home / f"life-{time.time_ns()}"
+        place = self.launcher.home / f"life-{time.time_ns()}"
         place.mkdir()
         at = death if isinstance(death, CrashPoint) else None
         names = (place / "out", place / "err")
-        environment = self.bench.environment(PYTHONPATH=str(ROOT))
+        environment = self.launcher.environment(PYTHONPATH=str(ROOT))
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(forked_cli.PRELOADED_MODULES)
         asked = self._asked()
-        process = context.Process(target=_run_harness, args=(at, asked, self.bench.home, environment, *names))
+        process = context.Process(
+            target=_run_harness, args=(at, asked, self.launcher.home, environment, *names)
+        )
         process.start()
         due = time.time() + (death if isinstance(death, float) else 240)
         process.join(due - time.time())
@@ -112,23 +114,23 @@ class CrashingRun:
         code = process.exitcode
         assert code is not None
         if code == -signal.SIGKILL:
-            noted = self.bench.home / DEATH_NOTE
+            noted = self.launcher.home / DEATH_NOTE
             itself = float(noted.read_text()) if noted.exists() else None
             self.died_at.append((itself or min(due, killed_at), itself or killed_at))
             noted.unlink(missing_ok=True)
             if not self.begun:
-                shutil.rmtree(self.bench.runs, ignore_errors=True)
+                shutil.rmtree(self.launcher.runs, ignore_errors=True)
         self.said, self.errors = (path.read_text() if path.exists() else "" for path in names)
         return code
 
     @property
     def begun(self) -> bool:
-        return any(self.bench.runs.glob("*/spec.json"))
+        return any(self.launcher.runs.glob("*/spec.json"))
 
     def _asked(self) -> tuple[str, ...]:
         if self.begun:
             return ("resume", self.paths.run_id, "--json", "--no-report")
-        script = self.bench.script(self.code)
+        script = self.launcher.script(self.code)
         fast = ("--task", "tests.helpers.short_gsm8k:TASK", "--budget", f"{BUDGET_SECONDS:g}s", *self.options)
         return ("run", "--agent", f"script:{script}", "--json", "--no-report", *fast)
 

@@ -18,10 +18,10 @@ WAIT_SECONDS = 120
 
 
 def write_campaign(
-    bench: RunLauncher, agents: list[str], seeds: int = 1, more: str = "", name: str = "small"
+    launcher: RunLauncher, agents: list[str], seeds: int = 1, more: str = "", name: str = "small"
 ) -> str:
     """A campaign's file, of runs that take a second or two each."""
-    path = bench.home / f"{name}.toml"
+    path = launcher.home / f"{name}.toml"
     path.write_text(
         f'name = "{name}"\n[axes]\ntask = ["gsm8k-mini"]\nagent = {json.dumps(agents)}\n'
         f"seed = {list(range(seeds))}\n[settings]\nno-report = true\n{more}",
@@ -30,39 +30,39 @@ def write_campaign(
     return str(path)
 
 
-def read_campaign_status(bench: RunLauncher, file: str, **environment: str) -> list[dict[str, Any]]:
-    done = bench.cli("campaign", "status", file, "--json", **environment)
+def read_campaign_status(launcher: RunLauncher, file: str, **environment: str) -> list[dict[str, Any]]:
+    done = launcher.cli("campaign", "status", file, "--json", **environment)
     assert done.returncode == 0, done.stderr
     found: list[dict[str, Any]] = json.loads(done.stdout)["runs"]
     return found
 
 
-def list_run_states(bench: RunLauncher, file: str) -> list[str]:
-    return [run["state"] for run in read_campaign_status(bench, file)]
+def list_run_states(launcher: RunLauncher, file: str) -> list[str]:
+    return [run["state"] for run in read_campaign_status(launcher, file)]
 
 
-def list_runs(bench: RunLauncher) -> list[RunPaths]:
-    return [RunPaths(path.parent) for path in sorted(bench.runs.glob("*/spec.json"))]
+def list_runs(launcher: RunLauncher) -> list[RunPaths]:
+    return [RunPaths(path.parent) for path in sorted(launcher.runs.glob("*/spec.json"))]
 
 
-def count_resumed_runs(bench: RunLauncher) -> int:
+def count_resumed_runs(launcher: RunLauncher) -> int:
     """How many runs were taken up after a crash."""
-    chains = (read_run(paths).chain for paths in list_runs(bench))
+    chains = (read_run(paths).chain for paths in list_runs(launcher))
     return sum(any(entry.kind == "resumed" for entry in chain.entries) for chain in chains)
 
 
 @contextmanager
 def start_campaign(
-    bench: RunLauncher, *arguments: str, **environment: str
+    launcher: RunLauncher, *arguments: str, **environment: str
 ) -> Iterator["subprocess.Popen[str]"]:
     """`agent2rl campaign …`, while the test looks at it."""
     process = subprocess.Popen(
-        bench.command("campaign", *arguments),
+        launcher.command("campaign", *arguments),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        cwd=bench.home,
-        env=bench.environment(**environment),
+        cwd=launcher.home,
+        env=launcher.environment(**environment),
         start_new_session=True,
     )
     try:
@@ -80,9 +80,9 @@ def wait_until(true: Callable[[], object], seconds: float = WAIT_SECONDS) -> Non
         time.sleep(0.05)
 
 
-def has_agent_started(bench: RunLauncher) -> bool:
+def has_agent_started(launcher: RunLauncher) -> bool:
     """Whether some run's agent has said something."""
-    return any(run.agent_log.exists() and run.agent_log.stat().st_size for run in list_runs(bench))
+    return any(run.agent_log.exists() and run.agent_log.stat().st_size for run in list_runs(launcher))
 
 
 def is_process_alive(marker: Path) -> bool:

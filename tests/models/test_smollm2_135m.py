@@ -75,8 +75,8 @@ def tokenizer(model: Path) -> Any:
     return AutoTokenizer.from_pretrained(model, local_files_only=True, trust_remote_code=False)
 
 
-def test_it_is_listed_under_its_name(bench: RunLauncher) -> None:
-    listed = json.loads(bench.cli("list", "models", "--json").stdout)
+def test_it_is_listed_under_its_name(launcher: RunLauncher) -> None:
+    listed = json.loads(launcher.cli("list", "models", "--json").stdout)
     assert "smollm2-135m" in [entry["name"] for entry in listed]
 
 
@@ -234,13 +234,13 @@ def test_without_the_package_the_mend_is_the_command_that_installs_it(
         registry.find_model("smollm2-135m").write(tmp_path)
 
 
-def test_a_run_on_it_says_what_it_ran_on(bench: RunLauncher, model: Path) -> None:
-    done = bench.cli(
+def test_a_run_on_it_says_what_it_ran_on(launcher: RunLauncher, model: Path) -> None:
+    done = launcher.cli(
         *("run", "--task", "tests.helpers.short_gsm8k:TASK", "--agent", "nop", "--model", "smollm2-135m"),
         PYTHONPATH=str(ROOT),
     )
     assert done.returncode == 0, done.stderr
-    (run,) = bench.runs.glob("*/")
+    (run,) = launcher.runs.glob("*/")
     result = json.loads((run / "result.json").read_text())
     source = {"name": "model", "source": "smollm2-135m", "sha256": compute_manifest(model).sha256}
     assert result["assets"][0] == source

@@ -45,17 +45,17 @@ def told(world: World, *lines: str, about: str = "") -> str:
     return "\n".join(texts)
 
 
-def test_a_game_of_the_shop_is_played_through_a_pipe(bench: RunLauncher) -> None:
+def test_a_game_of_the_shop_is_played_through_a_pipe(launcher: RunLauncher) -> None:
     with open_training_world("webshop-mini", None) as (_, world):
         example, games = world.games[6], len(world.games)
     typed = f"\n{example.target}\nagain\nsearch[\udcff]\ncommands\n"
     done = subprocess.run(
-        bench.command("play", "webshop-mini", "--terminal", "--episode", "7"),
+        launcher.command("play", "webshop-mini", "--terminal", "--episode", "7"),
         input=typed.encode(errors="surrogateescape"),
         capture_output=True,
         check=False,
-        cwd=bench.home,
-        env=bench.environment(),
+        cwd=launcher.home,
+        env=launcher.environment(),
         timeout=600,
     )
     said = done.stdout.decode()
@@ -191,15 +191,15 @@ def wait_until_asleep(process: subprocess.Popen[bytes]) -> None:
 
 
 @pytest.mark.parametrize("ending", ["end of input", "interrupt"])
-def test_a_person_leaves_quietly(bench: RunLauncher, ending: str) -> None:
+def test_a_person_leaves_quietly(launcher: RunLauncher, ending: str) -> None:
     person, terminal = pty.openpty()
     playing = subprocess.Popen(
-        bench.command("play", FEW),
+        launcher.command("play", FEW),
         stdin=terminal,
         stdout=terminal,
         stderr=terminal,
-        cwd=bench.home,
-        env=bench.environment(PYTHONPATH=str(ROOT), TERM="dumb"),
+        cwd=launcher.home,
+        env=launcher.environment(PYTHONPATH=str(ROOT), TERM="dumb"),
     )
     os.close(terminal)
     try:

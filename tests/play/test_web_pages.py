@@ -305,15 +305,15 @@ def test_a_port_that_is_taken_is_said() -> None:
             serve_games(STAIRS_WORLD, "stairs", 1, port, print)
 
 
-def test_the_shop_is_served_on_this_computer_until_it_is_interrupted(bench: RunLauncher) -> None:
+def test_the_shop_is_served_on_this_computer_until_it_is_interrupted(launcher: RunLauncher) -> None:
     with subprocess.Popen(
-        bench.command("play", "webshop-mini", "--episode", "train-0003"),
+        launcher.command("play", "webshop-mini", "--episode", "train-0003"),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        cwd=bench.home,
-        env=bench.environment(),
+        cwd=launcher.home,
+        env=launcher.environment(),
     ) as serving:
         assert serving.stdout
         try:

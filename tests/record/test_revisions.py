@@ -275,8 +275,8 @@ submit("output/v1")
 """
 
 
-def test_a_run_keeps_what_its_agent_wrote_and_pins_the_code_of_each_submission(bench: RunLauncher) -> None:
-    run = bench.run(WORKING)
+def test_a_run_keeps_what_its_agent_wrote_and_pins_the_code_of_each_submission(launcher: RunLauncher) -> None:
+    run = launcher.run(WORKING)
     name = run.result.run_id
     found = list_revisions(run.paths.revisions)
     wrote = [held(run.paths.revisions, one.number).get("code/train.py", b"").decode() for one in found]
@@ -287,9 +287,9 @@ def test_a_run_keeps_what_its_agent_wrote_and_pins_the_code_of_each_submission(b
     entries = map(json.loads, run.paths.ledger.read_text().splitlines())
     pinned = next(entry["data"]["number"] for entry in entries if entry["kind"] == "revision_of")
     assert held(run.paths.revisions, pinned)["code/train.py"] == b"at the submission\n"
-    assert "changed" in bench.cli("revisions", name).stdout
-    assert "+afterwards" in bench.cli("revisions", name, "--diff", "1", str(len(found))).stdout
-    bench.cli("checkout", name, str(pinned), str(bench.home / "out"))
-    assert (bench.home / "out" / "code" / "train.py").read_text() == "at the submission\n"
-    assert "already exists" in bench.cli("checkout", name, "1", str(bench.home / "out")).stderr
-    assert bench.cli("verify", name).returncode == 0
+    assert "changed" in launcher.cli("revisions", name).stdout
+    assert "+afterwards" in launcher.cli("revisions", name, "--diff", "1", str(len(found))).stdout
+    launcher.cli("checkout", name, str(pinned), str(launcher.home / "out"))
+    assert (launcher.home / "out" / "code" / "train.py").read_text() == "at the submission\n"
+    assert "already exists" in launcher.cli("checkout", name, "1", str(launcher.home / "out")).stderr
+    assert launcher.cli("verify", name).returncode == 0

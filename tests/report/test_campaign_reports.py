@@ -182,23 +182,25 @@ def test_a_table_of_nothing_is_an_empty_one() -> None:
     assert campaign_tables.render_csv([]) == "\n"
 
 
-def test_real_runs_are_ranked_from_digests_that_are_kept(bench: RunLauncher) -> None:
-    first = bench.run("print('nothing')")
+def test_real_runs_are_ranked_from_digests_that_are_kept(launcher: RunLauncher) -> None:
+    first = launcher.run("print('nothing')")
     kept = RunPaths(first.paths.root).digest
     assert not kept.exists()
-    told = json.loads(bench.cli("leaderboard", str(bench.runs), "--format", "json").stdout)
-    assert [(row["agent"], row["all"]["n"]) for row in told["rows"]] == [(f"script:{bench.home}/agent.py", 1)]
+    told = json.loads(launcher.cli("leaderboard", str(launcher.runs), "--format", "json").stdout)
+    assert [(row["agent"], row["all"]["n"]) for row in told["rows"]] == [
+        (f"script:{launcher.home}/agent.py", 1)
+    ]
     read = CachedDigest.model_validate_json(kept.read_bytes())
     other = read.digest.model_copy(update={"seed": 7})
     kept.write_text(read.model_copy(update={"digest": other}).model_dump_json())
     assert digests.read_digest(first.paths).seed == 7
     first.paths.ledger_head.write_text("elsewhere")
     assert digests.read_digest(first.paths).seed == 0
-    (bench.runs / "broken").mkdir()
-    (bench.runs / "broken/spec.json").write_text("{")
-    done = bench.cli("leaderboard", str(bench.runs), "--format", "csv")
+    (launcher.runs / "broken").mkdir()
+    (launcher.runs / "broken/spec.json").write_text("{")
+    done = launcher.cli("leaderboard", str(launcher.runs), "--format", "csv")
     assert "broken" in done.stderr
     assert done.stdout.count("\n") == 2
-    done = bench.cli("campaign", "report", str(bench.runs), "-o", str(bench.home / "all"))
+    done = launcher.cli("campaign", "report", str(launcher.runs), "-o", str(launcher.home / "all"))
     assert "1 runs of 1 tasks: script:agent.py gains +0.00" in done.stdout
-    assert (bench.home / "all/campaign.html").is_file()
+    assert (launcher.home / "all/campaign.html").is_file()

@@ -56,9 +56,9 @@ def write_runs(runs: Path) -> None:
 
 
 @pytest.fixture
-def runs(bench: RunLauncher) -> RunLauncher:
-    write_runs(bench.runs)
-    return bench
+def runs(launcher: RunLauncher) -> RunLauncher:
+    write_runs(launcher.runs)
+    return launcher
 
 
 def read_rows(path: Path) -> dict[str, dict[str, str]]:
@@ -96,16 +96,16 @@ def test_contaminated_runs_that_are_asked_for_carry_a_mark(runs: RunLauncher) ->
 
 
 def test_a_directory_with_contaminated_runs_alone_has_no_leaderboard_until_they_are_asked_for(
-    bench: RunLauncher,
+    launcher: RunLauncher,
 ) -> None:
-    write_run(bench.runs, "r0", gain=70.0, contaminated=True)
-    done = bench.cli("leaderboard")
+    write_run(launcher.runs, "r0", gain=70.0, contaminated=True)
+    done = launcher.cli("leaderboard")
     assert done.returncode != 0
     assert "is contaminated" in done.stderr
     assert "--include-contaminated" in done.stderr
     assert "r0" not in done.stdout
-    assert bench.cli("leaderboard", "--include-contaminated").returncode == 0
-    report = bench.cli("campaign", "report", str(bench.runs), "-o", "report")
+    assert launcher.cli("leaderboard", "--include-contaminated").returncode == 0
+    report = launcher.cli("campaign", "report", str(launcher.runs), "-o", "report")
     assert "0 runs, none with a gain yet." in report.stdout
 
 
@@ -201,27 +201,27 @@ def test_the_set_up_tells_the_version_of_the_instructions_that_the_agent_was_giv
     assert told() is None
 
 
-def test_a_real_run_is_marked_everywhere_and_an_old_one_still_opens(bench: RunLauncher) -> None:
+def test_a_real_run_is_marked_everywhere_and_an_old_one_still_opens(launcher: RunLauncher) -> None:
     asked = registry.find_task("gsm8k-mini").load(None).heldout[3].prompt
-    run = bench.run(f"(OUTPUT / 'n.txt').write_text({asked!r}); submit(trained('m'))", "--budget", "20m")
+    run = launcher.run(f"(OUTPUT / 'n.txt').write_text({asked!r}); submit(trained('m'))", "--budget", "20m")
     assert run.result.contaminated is True
     run_id = run.result.run_id
-    assert "leave this run out" in bench.cli("show", run_id).stdout
-    assert "This run is contaminated" in bench.report(run)
+    assert "leave this run out" in launcher.cli("show", run_id).stdout
+    assert "This run is contaminated" in launcher.report(run)
     assert json.loads(run.paths.report_json.read_bytes())["contaminated"] is True
-    done = bench.cli("export", "jsonl")
+    done = launcher.cli("export", "jsonl")
     exported = json.loads(done.stdout)
     assert (exported["contaminated"], exported["instructions_version"]) == (True, 5)
-    assert "1 of these runs is contaminated" in bench.cli("export", "csv").stderr
-    assert "--include-contaminated" in bench.cli("leaderboard").stderr
-    campaign = bench.home / "small.toml"
+    assert "1 of these runs is contaminated" in launcher.cli("export", "csv").stderr
+    assert "--include-contaminated" in launcher.cli("leaderboard").stderr
+    campaign = launcher.home / "small.toml"
     campaign.write_text(
-        f'name = "small"\n[axes]\ntask = ["gsm8k-mini"]\nagent = ["script:{bench.home}/agent.py"]\n'
+        f'name = "small"\n[axes]\ntask = ["gsm8k-mini"]\nagent = ["script:{launcher.home}/agent.py"]\n'
         '[settings]\nbudget = "20m"\n'
     )
-    (standing,) = json.loads(bench.cli("campaign", "status", str(campaign), "--json").stdout)["runs"]
+    (standing,) = json.loads(launcher.cli("campaign", "status", str(campaign), "--json").stdout)["runs"]
     assert (standing["run_id"], standing["contaminated"]) == (run_id, True)
-    assert "contaminated" in bench.cli("campaign", "status", str(campaign), "--once").stdout
+    assert "contaminated" in launcher.cli("campaign", "status", str(campaign), "--once").stdout
     # As the first version wrote it: no search, no version of the instructions in the ledger.
     run.paths.contamination.unlink()
     result = RunResult.model_validate_json(run.paths.result.read_bytes())
@@ -229,6 +229,6 @@ def test_a_real_run_is_marked_everywhere_and_an_old_one_still_opens(bench: RunLa
     kept = json.loads(run.paths.digest.read_bytes())
     del kept["digest"]["contaminated"]
     run.paths.digest.write_text(json.dumps({**kept, "version": 1}))
-    told = bench.cli("leaderboard", "--format", "markdown").stdout
+    told = launcher.cli("leaderboard", "--format", "markdown").stdout
     assert UNKNOWN in told
-    assert json.loads(bench.cli("export", "jsonl").stdout)["contaminated"] is None
+    assert json.loads(launcher.cli("export", "jsonl").stdout)["contaminated"] is None

@@ -82,22 +82,22 @@ submit("output/hot")
 """
 
 
-def analysed(paths: RunPaths, bench: RunLauncher) -> RunReport:
+def analysed(paths: RunPaths, launcher: RunLauncher) -> RunReport:
     """Without drawing anything."""
-    done = bench.cli("show", str(paths.root), "--json")
+    done = launcher.cli("show", str(paths.root), "--json")
     assert done.returncode == 0, done.stderr
     return RunReport.model_validate_json(done.stdout)
 
 
 @pytest.fixture(scope="module")
-def busy(shared_bench: RunLauncher) -> FinishedRun:
+def busy(shared_launcher: RunLauncher) -> FinishedRun:
     """Five things done one after the other."""
-    return shared_bench.run(WORK + BUSY, "--budget", "20m")
+    return shared_launcher.run(WORK + BUSY, "--budget", "20m")
 
 
 @pytest.fixture(scope="module")
-def report(busy: FinishedRun, shared_bench: RunLauncher) -> RunReport:
-    done = shared_bench.cli("report", str(busy.paths.root), "--json")
+def report(busy: FinishedRun, shared_launcher: RunLauncher) -> RunReport:
+    done = shared_launcher.cli("report", str(busy.paths.root), "--json")
     assert done.returncode == 0, done.stderr
     return RunReport.model_validate_json(done.stdout)
 
@@ -152,11 +152,11 @@ def test_a_loss_that_is_no_number_any_more_diverged(report: RunReport) -> None:
 
 
 def test_the_code_of_an_attempt_is_that_of_its_revision(
-    report: RunReport, busy: FinishedRun, shared_bench: RunLauncher
+    report: RunReport, busy: FinishedRun, shared_launcher: RunLauncher
 ) -> None:
     third = attempt(report, 3)
     assert third.changed == 1
-    done = shared_bench.cli("revisions", str(busy.paths.root), "--diff", "0", str(third.revision))
+    done = shared_launcher.cli("revisions", str(busy.paths.root), "--diff", "0", str(third.revision))
     assert "+model.reinforce(" in done.stdout
 
 
@@ -208,19 +208,19 @@ def test_the_report_is_written_for_people_programs_and_papers(busy: FinishedRun,
 
 
 def test_the_same_directory_elsewhere_gives_the_same_bytes(
-    busy: FinishedRun, report: RunReport, shared_bench: RunLauncher, tmp_path: Path
+    busy: FinishedRun, report: RunReport, shared_launcher: RunLauncher, tmp_path: Path
 ) -> None:
     copy = RunPaths(tmp_path / busy.paths.run_id)
     shutil.copytree(busy.paths.root, copy.root, symlinks=True)
     before = {path.name: path.read_bytes() for path in (busy.paths.report_json, busy.paths.report_page)}
     shutil.rmtree(copy.report)
-    done = shared_bench.cli("report", str(copy.root))
+    done = shared_launcher.cli("report", str(copy.root))
     assert done.returncode == 0, done.stderr
     assert {path.name: path.read_bytes() for path in (copy.report_json, copy.report_page)} == before
 
 
 def test_a_damaged_file_costs_what_it_held_and_is_named(
-    busy: FinishedRun, report: RunReport, shared_bench: RunLauncher, tmp_path: Path
+    busy: FinishedRun, report: RunReport, shared_launcher: RunLauncher, tmp_path: Path
 ) -> None:
     copy = RunPaths(tmp_path / busy.paths.run_id)
     shutil.copytree(busy.paths.root, copy.root, symlinks=True)
@@ -229,7 +229,7 @@ def test_a_damaged_file_costs_what_it_held_and_is_named(
     copy.events.write_text("\n".join(events) + "\n")
     copy.submission_paths(2).results_file("feedback").write_text("{")
     shutil.rmtree(copy.revisions / "objects")
-    again = analysed(copy, shared_bench)
+    again = analysed(copy, shared_launcher)
     notes = "\n".join(again.notes)
     assert "events.jsonl has 1 of" in notes
     assert "submissions/2/feedback.jsonl cannot be read" in notes
@@ -239,73 +239,73 @@ def test_a_damaged_file_costs_what_it_held_and_is_named(
 
 
 def test_supervised_training_where_only_reinforcement_is_allowed_is_flagged(
-    shared_bench: RunLauncher,
+    shared_launcher: RunLauncher,
 ) -> None:
-    run = shared_bench.run(WORK + 'work("sft.py", SFT)\nsubmit("output/sft")\n', "--mode", "rl-only")
-    compliance = analysed(run.paths, shared_bench).findings.compliance
+    run = shared_launcher.run(WORK + 'work("sft.py", SFT)\nsubmit("output/sft")\n', "--mode", "rl-only")
+    compliance = analysed(run.paths, shared_launcher).findings.compliance
     assert compliance.verdict == "broken"
     assert compliance.evidence
 
 
 def test_a_warm_up_before_reinforcement_keeps_the_mode_that_is_oriented_to_it(
-    shared_bench: RunLauncher,
+    shared_launcher: RunLauncher,
 ) -> None:
     both = 'work("sft.py", SFT)\nwork("rl.py", RL)\nsubmit("output/rl")\n'
-    run = shared_bench.run(WORK + both, "--mode", "rl-oriented")
-    report = analysed(run.paths, shared_bench)
+    run = shared_launcher.run(WORK + both, "--mode", "rl-oriented")
+    report = analysed(run.paths, shared_launcher)
     compliance = report.findings.compliance
     assert (compliance.mode, compliance.verdict) == ("rl-oriented", "kept")
     assert "sft + policy-gradient" in compliance.message
     evidence = cited(report, compliance.evidence)
     assert all(name in evidence for name in ("code/sft.py", "code/rl.py", "process"))
-    assert shared_bench.cli("report", str(run.paths.root)).returncode == 0
+    assert shared_launcher.cli("report", str(run.paths.root)).returncode == 0
     assert export.build_wide_row(read_run(run.paths))["compliance"] == "kept"
     assert digests.read_digest(run.paths).compliance == "kept"
 
 
 def test_an_agent_that_crashes_before_it_submits_is_told_with_its_traceback(
-    shared_bench: RunLauncher,
+    shared_launcher: RunLauncher,
 ) -> None:
-    run = shared_bench.run("raise RuntimeError('no idea')\n")
-    report = analysed(run.paths, shared_bench)
+    run = shared_launcher.run("raise RuntimeError('no idea')\n")
+    report = analysed(run.paths, shared_launcher)
     (only,) = report.findings.attempts
     assert only.outcome == "not-submitted"
     assert only.failures[0].kind == "code-error"
     assert "RuntimeError: no idea" in only.failures[0].message
 
 
-def test_an_agent_that_ran_out_of_memory_is_told_so(shared_bench: RunLauncher) -> None:
-    run = shared_bench.run("held = bytearray(600 << 20)\ntime.sleep(20)\n", "--max-memory", "256M")
+def test_an_agent_that_ran_out_of_memory_is_told_so(shared_launcher: RunLauncher) -> None:
+    run = shared_launcher.run("held = bytearray(600 << 20)\ntime.sleep(20)\n", "--max-memory", "256M")
     assert run.result.ending == "out-of-memory"
-    (only,) = analysed(run.paths, shared_bench).findings.attempts
+    (only,) = analysed(run.paths, shared_launcher).findings.attempts
     assert only.failures[0].kind == "out-of-memory"
 
 
-def test_results_csv_has_a_line_for_each_run(busy: FinishedRun, shared_bench: RunLauncher) -> None:
+def test_results_csv_has_a_line_for_each_run(busy: FinishedRun, shared_launcher: RunLauncher) -> None:
     header, *lines = busy.paths.results_csv.read_text().splitlines()
     assert header.startswith("run_id,timestamp,task,agent,driver_model,base_model,baseline,best_score")
     assert sum(line.startswith(busy.paths.run_id) for line in lines) == 1
 
 
 def test_runs_are_exported_as_rows(
-    busy: FinishedRun, report: RunReport, shared_bench: RunLauncher, tmp_path: Path
+    busy: FinishedRun, report: RunReport, shared_launcher: RunLauncher, tmp_path: Path
 ) -> None:
-    done = shared_bench.cli("export", "csv", busy.paths.run_id)
+    done = shared_launcher.cli("export", "csv", busy.paths.run_id)
     assert done.stdout.splitlines()[1] in busy.paths.results_csv.read_text().splitlines()
-    row = json.loads(shared_bench.cli("export", "jsonl", busy.paths.run_id).stdout)
+    row = json.loads(shared_launcher.cli("export", "jsonl", busy.paths.run_id).stdout)
     assert row["route"] == "sft + policy-gradient"
     assert row["improvement"] == busy.result.improvement
     assert row["real"] is True
     target = tmp_path / "runs.parquet"
-    assert shared_bench.cli("export", "parquet", "-o", str(target)).returncode == 0
+    assert shared_launcher.cli("export", "parquet", "-o", str(target)).returncode == 0
     table = pyarrow.parquet.read_table(target).to_pylist()
     assert row in [json.loads(json.dumps(each)) for each in table]
 
 
 def test_trajectories_are_exported_only_where_there_are_some(
-    busy: FinishedRun, shared_bench: RunLauncher, tmp_path: Path
+    busy: FinishedRun, shared_launcher: RunLauncher, tmp_path: Path
 ) -> None:
-    done = shared_bench.cli("export", "atif", busy.paths.run_id, "-o", str(tmp_path / "atif"))
+    done = shared_launcher.cli("export", "atif", busy.paths.run_id, "-o", str(tmp_path / "atif"))
     assert done.returncode == 2
     assert "None of these runs has a transcript" in done.stderr
 
@@ -319,13 +319,13 @@ def test_a_run_that_is_reported_on_again_keeps_its_one_line(busy: FinishedRun) -
 
 
 def test_a_model_sums_up_and_is_held_against_the_evidence(
-    busy: FinishedRun, report: RunReport, shared_bench: RunLauncher, tmp_path: Path
+    busy: FinishedRun, report: RunReport, shared_launcher: RunLauncher, tmp_path: Path
 ) -> None:
     copy = RunPaths(tmp_path / busy.paths.run_id)
     shutil.copytree(busy.paths.root, copy.root, symlinks=True)
     said = "It copied the model first [E1]. Then it won 12345 prizes [E999]."
     with serve_engine(ScriptedEngine(lambda _: said), "sums") as model:
-        done = shared_bench.cli("report", str(copy.root), "--summariser", f"sums@{model.url}")
+        done = shared_launcher.cli("report", str(copy.root), "--summariser", f"sums@{model.url}")
     assert done.returncode == 0, done.stderr
     (question,) = model.questions
     assert "FINDINGS" in str(question.messages[0])

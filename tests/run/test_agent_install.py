@@ -137,16 +137,16 @@ def test_pip_s_failures_say_whose_they_are(tmp_path: Path, monkeypatch: pytest.M
         pip_install("tinyagent", wanted)
 
 
-def test_the_agents_are_listed_with_what_they_speak_and_whether_they_are_there(bench: RunLauncher) -> None:
-    done = bench.cli("agents", "--json", AGENT2RL_CACHE=str(bench.home))
+def test_the_agents_are_listed_with_what_they_speak_and_whether_they_are_there(launcher: RunLauncher) -> None:
+    done = launcher.cli("agents", "--json", AGENT2RL_CACHE=str(launcher.home))
     rows = {row["name"]: row for row in json.loads(done.stdout)}
     assert rows["claude-code"]["wires"] == ["anthropic"]
     assert not any(row["installed"] for row in rows.values())
     assert "nop" not in rows
 
 
-def test_an_agent_that_does_not_exist_is_not_installed(bench: RunLauncher) -> None:
-    done = bench.cli("agents", "install", "claude-code", "nop")
+def test_an_agent_that_does_not_exist_is_not_installed(launcher: RunLauncher) -> None:
+    done = launcher.cli("agents", "install", "claude-code", "nop")
     assert done.returncode == 2
     assert "no agent 'nop' to install" in done.stderr
     assert "claude-code" in done.stderr

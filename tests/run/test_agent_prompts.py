@@ -37,9 +37,9 @@ say(**found, missing=[path for path in paths if not pathlib.Path(path).exists()]
 
 
 def test_the_examples_of_the_brief_work_as_they_stand_and_claims_are_kept_beside_the_record(
-    bench: RunLauncher,
+    launcher: RunLauncher,
 ) -> None:
-    run = bench.run(FOLLOW)
+    run = launcher.run(FOLLOW)
     assert run.said["curl"]["verdict"] == run.said["python"]["verdict"] == "scored"
     assert run.said["time"]["remaining"] > 0
     assert not run.said["missing"]
@@ -47,15 +47,15 @@ def test_the_examples_of_the_brief_work_as_they_stand_and_claims_are_kept_beside
     claims = AttemptClaims.model_validate_json(run.paths.claims.read_bytes())
     assert [claim.route for claim in claims.claims] == ["sft"]
     assert claims.unread == 1
-    assert bench.cli("verify", run.result.run_id).returncode == 0
+    assert launcher.cli("verify", run.result.run_id).returncode == 0
     run.paths.claims.write_text('{"claims": []}')
-    assert "claims.json was changed" in bench.cli("verify", run.result.run_id).stdout
+    assert "claims.json was changed" in launcher.cli("verify", run.result.run_id).stdout
 
 
 def test_the_rules_say_what_happens_in_each_case_and_the_ledger_says_which_version_they_are(
-    bench: RunLauncher,
+    launcher: RunLauncher,
 ) -> None:
-    run = bench.run("say(text=(WORKSPACE / 'instructions.md').read_text())", "--mode", "rl-oriented")
+    run = launcher.run("say(text=(WORKSPACE / 'instructions.md').read_text())", "--mode", "rl-oriented")
     rules = " ".join(run.said["text"].partition("## The rules")[2].split())
     for rule in (
         "Mode `rl-oriented`: Improve the model by reinforcement learning.",

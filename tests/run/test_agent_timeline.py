@@ -134,15 +134,15 @@ def test_a_request_is_on_the_timeline_and_the_log_is_marked_at_the_submission(wh
     assert b"code/train.py" in brought
 
 
-def test_what_an_agent_folder_brings_along_is_in_every_revision(bench: RunLauncher) -> None:
-    folder = bench.home / "mine"
+def test_what_an_agent_folder_brings_along_is_in_every_revision(launcher: RunLauncher) -> None:
+    folder = launcher.home / "mine"
     (folder / "lib").mkdir(parents=True)
     (folder / "config.yaml").write_text("name: mine\n")
     (folder / "start.sh").write_text("echo x > code/x.py; sleep 1\n")
     (folder / "lib" / "loss.py").write_text("loss = 1\n")
     (folder / ".env").write_text("KEY=secret\n")
-    done = bench.cli("run", "--task", "gsm8k-mini", "--agent", f"folder:{folder}", "--json")
-    run = bench.ended(done.returncode, done.stdout, done.stderr)
+    done = launcher.cli("run", "--task", "gsm8k-mini", "--agent", f"folder:{folder}", "--json")
+    run = launcher.ended(done.returncode, done.stdout, done.stderr)
     for number, more in ((1, set()), (2, {b"code/x.py"})):
         found = {b"/".join(one.path) for one in read_revision_files(run.paths.revisions, number)}
         assert found == {b"agent/config.yaml", b"agent/start.sh", b"agent/lib/loss.py"} | more

@@ -274,10 +274,10 @@ def test_without_the_extra_the_mend_names_it(place: Place) -> None:
 
 
 def test_a_run_on_a_hub_model_can_be_repeated_from_its_specification(
-    place: Place, bench: RunLauncher
+    place: Place, launcher: RunLauncher
 ) -> None:
     options = ("--task", "tests.helpers.short_gsm8k:TASK", "--model", NAME, "--json")
-    run = bench.run(
+    run = launcher.run(
         "say(model=os.environ['BASE_MODEL'], files=sorted(os.listdir(MODEL)))",
         *options,
         PYTHONPATH=f"{ROOT}:{os.environ.get('PYTHONPATH', '')}",

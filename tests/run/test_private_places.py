@@ -89,14 +89,14 @@ def test_a_cache_that_a_link_leads_into_the_prefix_is_invisible_to_the_agent(
     cache, home = tmp_path / "cache", tmp_path / "home"
     make_open(shared_place / "real" / "gsm8k-mini", cache, home)
     (cache / "tasks").symlink_to(shared_place / "real")
-    bench = RunLauncher(tmp_path / "runs", cache, home)
-    run = bench.run(AGENT + f"say(verdict=verdict, found=walk({str(shared_place)!r}))")
+    launcher = RunLauncher(tmp_path / "runs", cache, home)
+    run = launcher.run(AGENT + f"say(verdict=verdict, found=walk({str(shared_place)!r}))")
     assert list((shared_place / "real").glob("*/*/examples.jsonl"))
     assert run.said == {"verdict": "scored", "found": []}, run.log
 
 
 def test_task_folders_data_and_import_paths_inside_the_prefix_are_invisible_to_the_agent(
-    shared_place: Path, bench: RunLauncher
+    shared_place: Path, launcher: RunLauncher
 ) -> None:
     tasks, data, code = shared_place / "tasks", shared_place / "data", shared_place / "code"
     write_task_folder(tasks / "sums")
@@ -105,7 +105,7 @@ def test_task_folders_data_and_import_paths_inside_the_prefix_are_invisible_to_t
     for name in ("train", "test"):
         (data / f"{name}.jsonl").write_bytes((tasks / "sums" / "data" / f"{name}.jsonl").read_bytes())
     (code / "secret_task.py").write_text("ANSWERS = [1, 2, 3]\n")
-    run = bench.run(
+    run = launcher.run(
         AGENT + f"say(verdict=verdict, found=walk({str(shared_place)!r}))",
         *("--task", "sums", "--data-dir", str(data)),
         AGENT2RL_TASKS=str(tasks),
@@ -121,8 +121,8 @@ def test_a_grading_sees_its_own_split_alone_wherever_the_cache_lies(tmp_path: Pa
     make_open(runs / "earlier", cache / "tasks" / "spy")
     (runs / "earlier" / "heldout.jsonl").write_text("an earlier run's held-out answers\n")
     (home / "spying.py").write_text(SPY.format(place=str(home)))
-    bench = RunLauncher(runs, cache, home)
-    run = bench.run(AGENT + "say(verdict=verdict)", "--task", "spying:TASK", PYTHONPATH=str(home))
+    launcher = RunLauncher(runs, cache, home)
+    run = launcher.run(AGENT + "say(verdict=verdict)", "--task", "spying:TASK", PYTHONPATH=str(home))
     assert run.said == {"verdict": "scored"}, run.log
     assert run.result.contamination is not None
     assert run.result.contamination.done, run.result.contamination.reason
@@ -133,19 +133,19 @@ def test_a_grading_sees_its_own_split_alone_wherever_the_cache_lies(tmp_path: Pa
 
 
 def test_temporary_files_inside_the_prefix_are_invisible_to_the_agent(
-    shared_place: Path, bench: RunLauncher
+    shared_place: Path, launcher: RunLauncher
 ) -> None:
     (shared_place / "answers").write_text("of another command\n")
     look = f"say(started=True, found=walk({str(shared_place)!r}))"
-    run = bench.run(AGENT + look, TMPDIR=str(shared_place))
+    run = launcher.run(AGENT + look, TMPDIR=str(shared_place))
     assert run.said == {"started": True, "found": []}, run.result.reason
 
 
 def test_a_recording_inside_the_prefix_is_another_file_and_empty_for_the_agent(
-    shared_place: Path, bench: RunLauncher
+    shared_place: Path, launcher: RunLauncher
 ) -> None:
     tape = shared_place / "tape.jsonl"
-    run = bench.run(
+    run = launcher.run(
         f"status = os.stat({str(tape)!r}); say(inode=status.st_ino, size=status.st_size)",
         *("--driver", "some-model@http://127.0.0.1:9/v1", "--record-driver", str(tape)),
     )

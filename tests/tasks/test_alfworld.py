@@ -356,8 +356,8 @@ if world.expert:
 OPTIONS = ("--task", "tests.helpers.short_alfworld:TASK", "--model", "seedling", "--budget", "20m")
 
 
-def test_an_agent_plays_evaluates_and_submits_in_a_whole_run(bench: RunLauncher) -> None:
-    done = bench.run(AGENT, *OPTIONS, PYTHONPATH=str(ROOT))
+def test_an_agent_plays_evaluates_and_submits_in_a_whole_run(launcher: RunLauncher) -> None:
+    done = launcher.run(AGENT, *OPTIONS, PYTHONPATH=str(ROOT))
     assert done.code == 0, done.errors + done.log
     assert (done.said["games"], done.said["expert"], done.said["won"]) == (30, True, True)
     assert done.said["first"].startswith("You are in a room.")
@@ -366,30 +366,32 @@ def test_an_agent_plays_evaluates_and_submits_in_a_whole_run(bench: RunLauncher)
     assert done.said["verdict"]["verdict"] == "scored", done.log
     assert done.result.best is not None or done.said["verdict"]["score"] == 0
     run = str(done.paths.root)
-    listed = bench.cli("show", run, "--submission", "1")
+    listed = launcher.cli("show", run, "--submission", "1")
     assert "pick_two_obj_and_place" in listed.stdout
-    episode = bench.cli("show", run, "--submission", "1", "--episode", "2")
+    episode = launcher.cli("show", run, "--submission", "1", "--episode", "2")
     assert "You are in a room." in episode.stdout
     assert episode.stdout.count("\n> ") == MAX_STEPS
-    asked = bench.cli("show", run, "--submission", "0", "--episode", "1", "--json")
+    asked = launcher.cli("show", run, "--submission", "0", "--episode", "1", "--json")
     assert len(json.loads(asked.stdout)["trajectory"]) == MAX_STEPS + 1
     answers = str(done.paths.submission_paths(1).results_file("feedback"))
-    again = bench.cli("score", "tests.helpers.short_alfworld:TASK", answers, "--json", PYTHONPATH=str(ROOT))
+    again = launcher.cli(
+        "score", "tests.helpers.short_alfworld:TASK", answers, "--json", PYTHONPATH=str(ROOT)
+    )
     score = json.loads(again.stdout)["parts"][0]["score"]
     assert (score["value"], score["n"]) == (done.said["verdict"]["score"], 6)
-    assert "by kind" in bench.report(done).lower()
+    assert "by kind" in launcher.report(done).lower()
     for wrong in (("--episode", "1"), ("--submission", "7"), ("--submission", "1", "--episode", "99")):
-        assert bench.cli("show", run, *wrong).returncode == 2
+        assert launcher.cli("show", run, *wrong).returncode == 2
 
 
-def test_a_run_without_expert_hides_it(bench: RunLauncher) -> None:
+def test_a_run_without_expert_hides_it(launcher: RunLauncher) -> None:
     engine = ("--engine", "scripted:tests.helpers.short_gsm8k:open_constant_model")
-    done = bench.run(AGENT, *OPTIONS, *engine, "--expert", "none", PYTHONPATH=str(ROOT))
+    done = launcher.run(AGENT, *OPTIONS, *engine, "--expert", "none", PYTHONPATH=str(ROOT))
     assert done.code == 0, done.errors + done.log
     assert (done.said["expert"], done.said["hidden"], done.said["answer"]) == (False, True, "")
     spec = RunSpec.model_validate_json(done.paths.spec.read_bytes())
     assert spec.expert == "none"
-    assert re.search(r"expert +none +\n", bench.cli("show", str(done.paths.root)).stdout)
+    assert re.search(r"expert +none +\n", launcher.cli("show", str(done.paths.root)).stdout)
 
 
 READER = """
@@ -419,8 +421,10 @@ say(won=step.won)
 """
 
 
-def test_a_run_with_a_number_of_demonstrations_has_them_as_a_file_and_no_expert(bench: RunLauncher) -> None:
-    done = bench.run(READER, *OPTIONS, "--expert", "5", PYTHONPATH=str(ROOT))
+def test_a_run_with_a_number_of_demonstrations_has_them_as_a_file_and_no_expert(
+    launcher: RunLauncher,
+) -> None:
+    done = launcher.run(READER, *OPTIONS, "--expert", "5", PYTHONPATH=str(ROOT))
     assert done.code == 0, done.errors + done.log
     assert (done.said["expert"], done.said["hidden"]) == (False, True)
     assert (done.said["shown"], done.said["ours"], done.said["won"]) == (5, True, True)
@@ -428,12 +432,12 @@ def test_a_run_with_a_number_of_demonstrations_has_them_as_a_file_and_no_expert(
     assert done.said["meta"] == 5
     assert RunSpec.model_validate_json(done.paths.spec.read_bytes()).expert == 5
     assert "demonstrations" in [asset.name for asset in done.result.assets]
-    assert "5 demonstrations" in bench.cli("show", str(done.paths.root)).stdout
-    assert "5 demonstrations" in bench.report(done)
+    assert "5 demonstrations" in launcher.cli("show", str(done.paths.root)).stdout
+    assert "5 demonstrations" in launcher.report(done)
 
 
-def test_a_task_without_an_expert_rejects_a_level_of_help(bench: RunLauncher) -> None:
-    done = bench.cli("run", "--task", "gsm8k-mini", "--agent", "nop", "--expert", "none")
+def test_a_task_without_an_expert_rejects_a_level_of_help(launcher: RunLauncher) -> None:
+    done = launcher.cli("run", "--task", "gsm8k-mini", "--agent", "nop", "--expert", "none")
     assert done.returncode == 2
     assert "The task 'gsm8k-mini' has no expert." in done.stderr
 

@@ -134,7 +134,7 @@ def test_a_check_tries_the_judge(data_dir: Path, tmp_path: Path) -> None:
 
 
 def test_preferences_in_the_official_format_are_scored_by_the_command(
-    bench: RunLauncher, data_dir: Path
+    launcher: RunLauncher, data_dir: Path
 ) -> None:
     pytest.importorskip("sklearn")
     references = [*REFERENCES, {**REFERENCES[0], "instruction": "Say more."}]
@@ -151,7 +151,7 @@ def test_preferences_in_the_official_format_are_scored_by_the_command(
     ]
     file = data_dir / "annotations.json.xz"
     file.write_bytes(lzma.compress(json.dumps(rows).encode()))
-    done = bench.cli("score", "alpacaeval", str(file), "--data-dir", str(data_dir), "--json")
+    done = launcher.cli("score", "alpacaeval", str(file), "--data-dir", str(data_dir), "--json")
     assert done.returncode == 0, done.stderr
     found = WinRates.model_validate_json(done.stdout)
     # The first one is 1.0, which is a loss, and no tie: that is 0.

@@ -148,8 +148,8 @@ def test_the_agent_has_the_rubric_as_a_reward() -> None:
     assert evaluate(model_answer=row["reference"], **row) == 0.8
 
 
-def test_its_own_check_passes_in_the_real_sandbox(bench: RunLauncher) -> None:
-    done = bench.cli("check", "alpacaeval-mini", "--json")
+def test_its_own_check_passes_in_the_real_sandbox(launcher: RunLauncher) -> None:
+    done = launcher.cli("check", "alpacaeval-mini", "--json")
     found = {one["name"]: one for one in json.loads(done.stdout)}
     assert done.returncode == 0, found
     assert found["gold answers, heldout"]["detail"] == "150 of 150 score 100"

@@ -206,13 +206,13 @@ RESEARCHER = ("--engine", "scripted:tests.helpers.search_models:open_research_mo
 
 
 def test_a_run_that_does_not_say_what_is_searched_is_refused_before_anything_is_spent(
-    bench: RunLauncher, lands: Path
+    launcher: RunLauncher, lands: Path
 ) -> None:
-    done = bench.cli("run", *LANDS, "--data-dir", str(lands))
+    done = launcher.cli("run", *LANDS, "--data-dir", str(lands))
     assert done.returncode == 2
     assert "--search" in done.stderr
     assert "tavily" in done.stderr
-    assert not bench.runs.exists()
+    assert not launcher.runs.exists()
 
 
 @pytest.mark.parametrize(
@@ -271,14 +271,14 @@ def episodes(file: Path) -> list[dict[str, Any]]:
     return found
 
 
-def test_a_recorded_run_is_replayed_to_the_byte(bench: RunLauncher, cache: Path, lands: Path) -> None:
+def test_a_recorded_run_is_replayed_to_the_byte(launcher: RunLauncher, cache: Path, lands: Path) -> None:
     """And its agent searches with the harness, at the world's door and nowhere else."""
-    record, again = bench.home / "searches.jsonl", bench.home / "again.jsonl"
+    record, again = launcher.home / "searches.jsonl", launcher.home / "again.jsonl"
     data = ("--data-dir", str(lands))
     search = ("--search", f"local:{lands / 'pages'}", "--record-searches", str(record))
     options = ("--task", "deepsearchqa", "--model", "abacus", "--protocol", "paper", *RESEARCHER)
     kept = {*(cache / "baselines").glob("*")}
-    done = bench.run(VISITOR, *options, *data, *search, PYTHONPATH=str(ROOT))
+    done = launcher.run(VISITOR, *options, *data, *search, PYTHONPATH=str(ROOT))
     assert done.code == 0, done.errors + done.log
     assert {*(cache / "baselines").glob("*")} == kept  # or the next record would lack its searches
     assert "Its capital is Tolm." in done.said["seen"]
@@ -294,7 +294,7 @@ def test_a_recorded_run_is_replayed_to_the_byte(bench: RunLauncher, cache: Path,
     assert len(str(how["searches_sha256"])) == len(str(how["corpus_sha256"])) == 64
     played = done.paths.root / "baseline" / "feedback.jsonl"
     replay = ("--search", f"replay:{record}", "--results", str(again))
-    scored = bench.cli("score", "deepsearchqa", str(played), *data, *replay)
+    scored = launcher.cli("score", "deepsearchqa", str(played), *data, *replay)
     assert scored.returncode == 0, scored.stderr
     said = [turn["reply"] for row in rows(played) for turn in row["trajectory"]]
     assert any(reply.startswith("Thought: I look it up.\nA land.\nAction 1: ") for reply in said)
@@ -303,7 +303,7 @@ def test_a_recorded_run_is_replayed_to_the_byte(bench: RunLauncher, cache: Path,
     assert done.result.spec.record_searches == str(record)
 
 
-def test_searches_that_fail_are_a_failed_grading_and_no_score(bench: RunLauncher, lands: Path) -> None:
+def test_searches_that_fail_are_a_failed_grading_and_no_score(launcher: RunLauncher, lands: Path) -> None:
     secret = "tvly-very-secret"
 
     def down(_: PageRequest) -> PageResponse:
@@ -312,18 +312,20 @@ def test_searches_that_fail_are_a_failed_grading_and_no_score(bench: RunLauncher
     with serve_pages(down) as web:
         search = ("--search", f"searxng:{web.url}")
         options = (*LANDS, *RESEARCHER, "--data-dir", str(lands), *search)
-        done = bench.cli("run", *options, PYTHONPATH=str(ROOT), TAVILY_API_KEY=secret)
+        done = launcher.cli("run", *options, PYTHONPATH=str(ROOT), TAVILY_API_KEY=secret)
     assert done.returncode == 1
     result = json.loads(done.stdout)
     assert (result["ending"], result["baseline"]) == ("failed", None)
     assert "searches" in result["reason"]
     assert "failed" in result["reason"]
-    for path in (bench.runs / result["run_id"]).rglob("*"):
+    for path in (launcher.runs / result["run_id"]).rglob("*"):
         assert not path.is_file() or secret not in path.read_text(errors="replace")
 
 
-def test_a_judge_scores_in_the_sandbox_and_its_outage_is_no_score(bench: RunLauncher, mini: Splits) -> None:
-    outputs = bench.home / "outputs.jsonl"
+def test_a_judge_scores_in_the_sandbox_and_its_outage_is_no_score(
+    launcher: RunLauncher, mini: Splits
+) -> None:
+    outputs = launcher.home / "outputs.jsonl"
     rows = [{"id": one.id, "output": one.target.rpartition("\n")[2]} for one in mini.feedback[:60]]
 
     def write(first: str) -> None:
@@ -334,7 +336,7 @@ def test_a_judge_scores_in_the_sandbox_and_its_outage_is_no_score(bench: RunLaun
         named = f"openai-api:tiny@{server.url}"
         options = ("score", "deepsearchqa-mini", str(outputs), "--judge", named, "--json")
         write("answer[hush]")
-        done = bench.cli(*options)
+        done = launcher.cli(*options)
         assert done.returncode == 0, done.stderr
         score = json.loads(done.stdout)["parts"][0]["score"]
         assert (score["value"], score["n"], score["missing"]) == (100, 59, 1)
@@ -342,7 +344,7 @@ def test_a_judge_scores_in_the_sandbox_and_its_outage_is_no_score(bench: RunLaun
         rows = [{**row, "output": "answer[nobody]"} for row in rows]
         write("answer[nobody]")
         server.faults.extend([fault(400)] * 100)
-        done = bench.cli(*options)
+        done = launcher.cli(*options)
     assert done.returncode == 1
     assert "could not be judged" in done.stderr
     assert done.stdout == ""
@@ -368,7 +370,7 @@ say(verdict=submit(mine))
 """
 
 
-def test_a_real_model_plays_the_miniature_in_a_whole_run(bench: RunLauncher) -> None:
+def test_a_real_model_plays_the_miniature_in_a_whole_run(launcher: RunLauncher) -> None:
     task = (
         "--task",
         "tests.helpers.short_deepsearchqa:TASK",
@@ -379,7 +381,7 @@ def test_a_real_model_plays_the_miniature_in_a_whole_run(bench: RunLauncher) -> 
         "--protocol",
         "paper",
     )
-    done = bench.run(AGENT, *task, PYTHONPATH=str(ROOT))
+    done = launcher.run(AGENT, *task, PYTHONPATH=str(ROOT))
     assert done.code == 0, done.errors + done.log
     assert (done.said["games"], done.said["won"], done.said["hidden"]) == (10, [True] * 3, True)
     assert done.said["verdict"]["verdict"] == "scored", done.log
@@ -387,5 +389,5 @@ def test_a_real_model_plays_the_miniature_in_a_whole_run(bench: RunLauncher) -> 
     assert {*done.result.baseline.metrics} == {"precision", "recall", "f1", "search_recall"}
     assert done.result.rollouts
     assert done.result.rollouts.claimed.successes >= 3
-    episode = bench.cli("show", str(done.paths.root), "--submission", "1", "--episode", "1")
+    episode = launcher.cli("show", str(done.paths.root), "--submission", "1", "--episode", "1")
     assert "Question: " in episode.stdout

@@ -208,22 +208,22 @@ def test_the_description_states_what_the_model_is_asked() -> None:
     assert humaneval.EVALUATOR.chat(one, templated=False)[0].content == one.prompt
 
 
-def test_gold_answers_pass_the_real_grader_and_wrong_ones_do_not(bench: RunLauncher) -> None:
+def test_gold_answers_pass_the_real_grader_and_wrong_ones_do_not(launcher: RunLauncher) -> None:
     """Official and generated problems go the same way."""
     for task in ("humaneval", "humaneval-mini"):
-        done = bench.cli("check", task, "--json")
+        done = launcher.cli("check", task, "--json")
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_samples_in_the_official_format_can_be_scored_without_a_model(bench: RunLauncher) -> None:
+def test_samples_in_the_official_format_can_be_scored_without_a_model(launcher: RunLauncher) -> None:
     """Two samples to each problem of the test side: one right, the other wrong in every second case."""
     rows = []
     for number, one in enumerate(EXAMPLES[82:]):
         wrong = "    return None\n" if number % 2 else one.target
         rows += [{"task_id": one.id, "completion": text} for text in (one.target, wrong)]
-    file = bench.home / "samples.jsonl"
+    file = launcher.home / "samples.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    done = bench.cli("score", "humaneval", str(file), "--json")
+    done = launcher.cli("score", "humaneval", str(file), "--json")
     assert done.returncode == 0, done.stderr
     (test,) = [part for part in json.loads(done.stdout)["parts"] if part["score"]["split"] == "test"]
     assert test["score"]["n"] == test["of"] == 82

@@ -55,12 +55,12 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_question_with_unusual_line_ends_is_still_one_line_of_training_data(
-    folder: Path, bench: RunLauncher
+    folder: Path, launcher: RunLauncher
 ) -> None:
     """Official GSM8K has one, and programs read such files with splitlines."""
     odd = "Say\u2028a\u2029b\x85c\u2028."
     write(folder, {"data/train.jsonl": lines([{"question": odd, "answer": "1"}])})
-    run = bench.run(
+    run = launcher.run(
         "say(rows=[json.loads(line) for line in (DATA / 'train.jsonl').read_text().splitlines()])",
         "--task",
         "echo",
@@ -193,9 +193,9 @@ def test_the_version_ignores_data_hidden_files_and_the_description(folder: Path)
     assert parse(str(folder)).evaluator.version == before
 
 
-def test_eval_py_may_import_a_module_of_its_folder_during_a_run(folder: Path, bench: RunLauncher) -> None:
+def test_eval_py_may_import_a_module_of_its_folder_during_a_run(folder: Path, launcher: RunLauncher) -> None:
     write(folder, {"eval.py": IMPORT_HELPER, "echo_scoring/compare.py": HELPER, "rubric.txt": "Be exact.\n"})
-    run = bench.run("pass", "--task", "echo", "--tasks-dir", str(folder.parent))
+    run = launcher.run("pass", "--task", "echo", "--tasks-dir", str(folder.parent))
     assert run.result.baseline is not None, run.errors
 
 

@@ -196,9 +196,9 @@ if world.expert:
 OPTIONS = ("--model", "seedling", "--protocol", "paper", "--budget", "20m")
 
 
-def test_an_agent_plays_evaluates_and_submits_in_a_whole_run(bench: RunLauncher, official: Path) -> None:
+def test_an_agent_plays_evaluates_and_submits_in_a_whole_run(launcher: RunLauncher, official: Path) -> None:
     task = ("--task", "tests.helpers.short_webshop:TASK", "--data-dir", str(official))
-    done = bench.run(AGENT, *OPTIONS, *task, PYTHONPATH=str(ROOT))
+    done = launcher.run(AGENT, *OPTIONS, *task, PYTHONPATH=str(ROOT))
     assert done.code == 0, done.errors + done.log + done.result.reason
     assert (done.said["games"], done.said["expert"], done.said["same"]) == (20, True, [True, True])
     assert (done.said["won"], done.said["reward"]) == (True, 1.0)
@@ -207,16 +207,16 @@ def test_an_agent_plays_evaluates_and_submits_in_a_whole_run(bench: RunLauncher,
     assert done.said["verdict"]["verdict"] == "scored", done.log
     assert done.result.baseline is not None
     assert set(done.result.baseline.metrics) == {"reward", "reward>=0.5"}
-    assert "reward>=0.5" in bench.report(done)
+    assert "reward>=0.5" in launcher.report(done)
     assert [asset.name for asset in done.result.assets][-1] == "beside shop"
     assert done.result.rollouts is not None
     assert done.result.rollouts.served.steps == 1
 
 
-def test_a_run_without_expert_hides_it(bench: RunLauncher) -> None:
+def test_a_run_without_expert_hides_it(launcher: RunLauncher) -> None:
     task = ("--task", "tests.helpers.short_webshop:MINI_TASK", "--expert", "none")
     engine = ("--engine", "scripted:tests.helpers.short_gsm8k:open_constant_model")
-    done = bench.run(AGENT, *OPTIONS, *task, *engine, PYTHONPATH=str(ROOT))
+    done = launcher.run(AGENT, *OPTIONS, *task, *engine, PYTHONPATH=str(ROOT))
     assert done.code == 0, done.errors + done.log + done.result.reason
     assert (done.said["expert"], done.said["answer"], done.said["same"]) == (False, "", [True, True])
 

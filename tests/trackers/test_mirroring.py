@@ -50,8 +50,8 @@ def until(seen: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def workspace(bench: RunLauncher) -> Path:
-    (spec,) = bench.runs.glob("*/spec.json")
+def workspace(launcher: RunLauncher) -> Path:
+    (spec,) = launcher.runs.glob("*/spec.json")
     return RunPaths(spec.parent).workspace
 
 
@@ -60,24 +60,24 @@ def both_are_told(folder: Path) -> bool:
 
 
 @pytest.fixture(scope="module")
-def tracked(shared_bench: RunLauncher) -> FinishedRun:
+def tracked(shared_launcher: RunLauncher) -> FinishedRun:
     """A run that three trackers hear of: one that works, one that is down, one that is at first."""
-    bench, home = shared_bench, shared_bench.home
+    launcher, home = shared_launcher, shared_launcher.home
     (home / "later").write_text("in the way of a folder")
     names = ("jsonl:out", "tests.trackers.failing_trackers:UNREACHABLE", "jsonl:later")
     options = [part for name in names for part in ("--track", name)]
-    script = bench.script(AGENT)
-    process = bench.start(script, *options, PYTHONPATH=str(ROOT), WANDB_API_KEY="a-secret-of-the-users")
+    script = launcher.script(AGENT)
+    process = launcher.start(script, *options, PYTHONPATH=str(ROOT), WANDB_API_KEY="a-secret-of-the-users")
     until(lambda: both_are_told(home / "out"))
     (home / "later").unlink()
-    (workspace(bench) / "go").touch()
-    return bench.finish(process)
+    (workspace(launcher) / "go").touch()
+    return launcher.finish(process)
 
 
 def test_each_verdict_is_mirrored_while_the_run_goes_and_the_end_when_it_is_over(
-    tracked: FinishedRun, shared_bench: RunLauncher
+    tracked: FinishedRun, shared_launcher: RunLauncher
 ) -> None:
-    home = shared_bench.home
+    home = shared_launcher.home
     first, *_, end = lines(home / "out")
     assert first["run"]["group"] == "gsm8k-mini"
     assert first["run"]["config"]["budget.wall_seconds"] == 600.0
@@ -100,7 +100,7 @@ def test_each_verdict_is_mirrored_while_the_run_goes_and_the_end_when_it_is_over
 
 
 def test_a_tracker_that_is_down_is_told_of_once_and_costs_the_run_nothing(
-    tracked: FinishedRun, shared_bench: RunLauncher
+    tracked: FinishedRun, shared_launcher: RunLauncher
 ) -> None:
     assert tracked.code == 0
     assert tracked.result.ending == "completed"
@@ -114,9 +114,9 @@ def test_a_tracker_that_is_down_is_told_of_once_and_costs_the_run_nothing(
 
 
 def test_a_tracker_that_comes_back_hears_of_all_of_it(
-    tracked: FinishedRun, shared_bench: RunLauncher
+    tracked: FinishedRun, shared_launcher: RunLauncher
 ) -> None:
-    assert lines(shared_bench.home / "later") == lines(shared_bench.home / "out")
+    assert lines(shared_launcher.home / "later") == lines(shared_launcher.home / "out")
 
 
 def test_what_trackers_log_in_with_never_reaches_the_agent(tracked: FinishedRun) -> None:
@@ -124,22 +124,22 @@ def test_what_trackers_log_in_with_never_reaches_the_agent(tracked: FinishedRun)
 
 
 def test_a_run_that_is_sent_again_is_not_doubled_and_curves_come_with_the_report(
-    tracked: FinishedRun, shared_bench: RunLauncher
+    tracked: FinishedRun, shared_launcher: RunLauncher
 ) -> None:
-    bench, out = shared_bench, shared_bench.home / "out"
+    launcher, out = shared_launcher, shared_launcher.home / "out"
     before = lines(out)
-    again = bench.cli("track", tracked.result.run_id, "--to", "jsonl:out", "--track-group", "other")
+    again = launcher.cli("track", tracked.result.run_id, "--to", "jsonl:out", "--track-group", "other")
     assert again.returncode == 0, again.stderr
     assert again.stdout.strip().endswith(f"{tracked.result.run_id}.jsonl")
     assert lines(out) == before
-    bench.report(tracked)
+    launcher.report(tracked)
     for _ in range(2):
-        assert bench.cli("track", tracked.result.run_id, "--to", "jsonl:out").returncode == 0
+        assert launcher.cli("track", tracked.result.run_id, "--to", "jsonl:out").returncode == 0
     points = Counter((name, row["step"]) for row in told_rows(out) for name in row["values"])
     assert set(points.values()) == {1}
     assert {step for name, step in points if name == "attempt-1/loss"} == set(range(5))
     assert (out / tracked.result.run_id / "report" / "report.html").is_file()
-    down = bench.cli(
+    down = launcher.cli(
         "track", "latest", "--to", "tests.trackers.failing_trackers:UNREACHABLE", PYTHONPATH=str(ROOT)
     )
     assert down.returncode == 1
@@ -147,11 +147,11 @@ def test_a_run_that_is_sent_again_is_not_doubled_and_curves_come_with_the_report
 
 
 def test_texts_of_a_hostile_run_become_plain_names_and_lead_nowhere(
-    tracked: FinishedRun, shared_bench: RunLauncher, tmp_path: Path
+    tracked: FinishedRun, shared_launcher: RunLauncher, tmp_path: Path
 ) -> None:
     copy = RunPaths(tmp_path / "it's; a 'run'\n..")
     shutil.copytree(tracked.paths.root, copy.root, symlinks=True)
-    shared_bench.cli("report", str(copy.root))
+    shared_launcher.cli("report", str(copy.root))
     report = json.loads(copy.report_json.read_text())
     points = [[0, 1.0], [0.5, None], [1e300, 2.0]]
     names = ["../../etc/passwd", "a' OR 1=1", "\x1b[2J", "..", "x" * 9999, "loss", "loss"]
@@ -173,17 +173,17 @@ def test_texts_of_a_hostile_run_become_plain_names_and_lead_nowhere(
 
 
 def test_a_run_whose_harness_died_is_mirrored_as_stopped_and_goes_on_as_the_same_run(
-    bench: RunLauncher,
+    launcher: RunLauncher,
 ) -> None:
-    out = bench.home / "out"
-    process = bench.start(bench.script(AGENT), "--track", "jsonl:out")
+    out = launcher.home / "out"
+    process = launcher.start(launcher.script(AGENT), "--track", "jsonl:out")
     until(lambda: both_are_told(out))
     process.send_signal(signal.SIGKILL)
     process.communicate()
     until(lambda: "last" in lines(out)[-1])
     assert lines(out)[-1]["last"]["status"] == "stopped"
-    (workspace(bench) / "go").touch()
-    done = bench.cli("resume", "latest", "--json", "--no-report", "--track", "jsonl:out")
+    (workspace(launcher) / "go").touch()
+    done = launcher.cli("resume", "latest", "--json", "--no-report", "--track", "jsonl:out")
     assert done.returncode == 0, done.stderr
     assert sum("run" in line for line in lines(out)) == 1
     steps = [row["step"] for row in told_rows(out)]
@@ -206,23 +206,23 @@ def test_a_tracker_that_hangs_is_given_up_when_the_run_is_over(tracked: Finished
     assert done.stdout.startswith("no answer in 0 s; send the rest with `agent2rl track ")
 
 
-def test_a_tracker_that_cannot_work_here_is_refused_before_the_run_begins(bench: RunLauncher) -> None:
+def test_a_tracker_that_cannot_work_here_is_refused_before_the_run_begins(launcher: RunLauncher) -> None:
     asked = ("run", "--task", "gsm8k-mini", "--agent", "nop", "--track")
-    absent = bench.cli(*asked, "tests.trackers.failing_trackers:NOT_INSTALLED", PYTHONPATH=str(ROOT))
-    unknown = bench.cli(*asked, "mflow")
+    absent = launcher.cli(*asked, "tests.trackers.failing_trackers:NOT_INSTALLED", PYTHONPATH=str(ROOT))
+    unknown = launcher.cli(*asked, "mflow")
     assert (absent.returncode, unknown.returncode) == (2, 2)
     assert "pip install 'agent2rl[nobody_has_this]'" in absent.stderr
     assert "Did you mean 'mlflow'?" in unknown.stderr
-    assert not bench.runs.exists()
+    assert not launcher.runs.exists()
 
 
 def test_a_campaign_tracks_its_runs_under_its_name_and_they_stay_the_same_experiments(
-    bench: RunLauncher,
+    launcher: RunLauncher,
 ) -> None:
-    file = write_campaign(bench, ["nop"], more='track = ["jsonl:out"]\n', name="small")
-    assert bench.cli("campaign", "run", file).returncode == 0
-    (run,) = [line["run"] for line in lines(bench.home / "out") if "run" in line]
+    file = write_campaign(launcher, ["nop"], more='track = ["jsonl:out"]\n', name="small")
+    assert launcher.cli("campaign", "run", file).returncode == 0
+    (run,) = [line["run"] for line in lines(launcher.home / "out") if "run" in line]
     assert run["group"] == "small"
-    (untracked,) = read_campaign_status(bench, write_campaign(bench, ["nop"], name="plain"))
+    (untracked,) = read_campaign_status(launcher, write_campaign(launcher, ["nop"], name="plain"))
     assert untracked["state"] == "done"
     assert untracked["run_id"] == run["id"]

@@ -30,14 +30,14 @@ FILES = {"ledger.jsonl", "result.json", "spec.json", "report/report.html", "repo
 
 
 @pytest.fixture(scope="module")
-def run(shared_bench: RunLauncher) -> FinishedRun:
-    done = shared_bench.run(AGENT)
-    shared_bench.report(done)
+def run(shared_launcher: RunLauncher) -> FinishedRun:
+    done = shared_launcher.run(AGENT)
+    shared_launcher.report(done)
     return done
 
 
-def send(bench: RunLauncher, run: FinishedRun, tracker: str, *options: str, **environment: str) -> str:
-    done = bench.cli("track", run.result.run_id, "--to", tracker, *options, **environment)
+def send(launcher: RunLauncher, run: FinishedRun, tracker: str, *options: str, **environment: str) -> str:
+    done = launcher.cli("track", run.result.run_id, "--to", tracker, *options, **environment)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -109,14 +109,14 @@ def port() -> int:
 
 
 def test_an_mlflow_server_holds_a_run_once_however_often_it_is_sent(
-    shared_bench: RunLauncher, run: FinishedRun, tmp_path: Path, port: int
+    shared_launcher: RunLauncher, run: FinishedRun, tmp_path: Path, port: int
 ) -> None:
     address = f"http://127.0.0.1:{port}"
-    down = shared_bench.cli("track", run.result.run_id, "--to", "mlflow", MLFLOW_TRACKING_URI=address)
+    down = shared_launcher.cli("track", run.result.run_id, "--to", "mlflow", MLFLOW_TRACKING_URI=address)
     assert down.returncode == 1
     with mlflow_server(tmp_path, port) as server:
-        send(shared_bench, run, "mlflow", "--track-group", "smoke", MLFLOW_TRACKING_URI=address)
-        where = send(shared_bench, run, "mlflow", MLFLOW_TRACKING_URI=address)
+        send(shared_launcher, run, "mlflow", "--track-group", "smoke", MLFLOW_TRACKING_URI=address)
+        where = send(shared_launcher, run, "mlflow", MLFLOW_TRACKING_URI=address)
         (found,) = server.runs()
         info, data = found["info"], found["data"]
         assert info["run_id"] in where
@@ -134,20 +134,22 @@ def test_an_mlflow_server_holds_a_run_once_however_often_it_is_sent(
         assert server.files(info["run_id"]) >= FILES
 
 
-def test_an_mlflow_server_hears_of_a_run_while_it_goes(bench: RunLauncher, tmp_path: Path, port: int) -> None:
+def test_an_mlflow_server_hears_of_a_run_while_it_goes(
+    launcher: RunLauncher, tmp_path: Path, port: int
+) -> None:
     waits = 'submit(trained("a", problems=20))\nwhile not (WORKSPACE / "go").exists():\n    time.sleep(0.1)\n'
     with mlflow_server(tmp_path, port) as server:
-        process = bench.start(
-            bench.script(waits), "--track", "mlflow", MLFLOW_TRACKING_URI=f"http://127.0.0.1:{port}"
+        process = launcher.start(
+            launcher.script(waits), "--track", "mlflow", MLFLOW_TRACKING_URI=f"http://127.0.0.1:{port}"
         )
         end = time.monotonic() + 120
         while not (found := server.runs()) or not server.points(found[0]["info"]["run_id"], "feedback/score"):
             assert time.monotonic() < end
             time.sleep(0.5)
         assert found[0]["info"]["status"] == "RUNNING"
-        (spec,) = bench.runs.glob("*/spec.json")
+        (spec,) = launcher.runs.glob("*/spec.json")
         (spec.parent / "workspace" / "go").touch()
-        done = bench.finish(process)
+        done = launcher.finish(process)
         assert done.code == 0, done.errors
         (ended,) = server.runs()
         assert ended["info"]["status"] == "FINISHED"
@@ -155,10 +157,10 @@ def test_an_mlflow_server_hears_of_a_run_while_it_goes(bench: RunLauncher, tmp_p
 
 
 def test_trackios_store_holds_a_run_once_however_often_it_is_sent(
-    shared_bench: RunLauncher, run: FinishedRun, tmp_path: Path
+    shared_launcher: RunLauncher, run: FinishedRun, tmp_path: Path
 ) -> None:
     for _ in range(2):
-        send(shared_bench, run, "trackio", TRACKIO_DIR=str(tmp_path))
+        send(shared_launcher, run, "trackio", TRACKIO_DIR=str(tmp_path))
     look = """if True:
     import json, trackio
     from trackio import SQLiteStorage
@@ -171,7 +173,7 @@ def test_trackios_store_holds_a_run_once_however_often_it_is_sent(
     """
     seen = subprocess.run(
         [sys.executable, "-c", look],
-        env=shared_bench.environment(TRACKIO_DIR=str(tmp_path)),
+        env=shared_launcher.environment(TRACKIO_DIR=str(tmp_path)),
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -220,11 +222,11 @@ def values(items: Any) -> dict[str, Any]:
 
 
 def test_wandb_without_a_server_holds_a_run_once_however_often_it_is_sent(
-    shared_bench: RunLauncher, run: FinishedRun
+    shared_launcher: RunLauncher, run: FinishedRun
 ) -> None:
     for _ in range(2):
-        send(shared_bench, run, "wandb", WANDB_MODE="offline")
-    (file,) = shared_bench.home.glob("wandb/offline-run-*/*.wandb")
+        send(shared_launcher, run, "wandb", WANDB_MODE="offline")
+    (file,) = shared_launcher.home.glob("wandb/offline-run-*/*.wandb")
     records = wandb_records(file)
     (begun,) = [each.run for each in records if each.WhichOneof("record_type") == "run"]
     assert (begun.run_id, begun.run_group, begun.project) == (run.result.run_id, "gsm8k-mini", "agent2rl")
@@ -251,8 +253,8 @@ def test_wandb_without_a_server_holds_a_run_once_however_often_it_is_sent(
     assert b"WANDB_API_KEY" not in file.read_bytes()
 
 
-def test_wandb_without_a_login_says_so_and_the_run_is_whole(bench: RunLauncher) -> None:
-    done = bench.run("pass", "--track", "wandb", HOME=str(bench.home), WANDB_API_KEY="")
+def test_wandb_without_a_login_says_so_and_the_run_is_whole(launcher: RunLauncher) -> None:
+    done = launcher.run("pass", "--track", "wandb", HOME=str(launcher.home), WANDB_API_KEY="")
     assert done.code == 0
     assert "wandb: tracking failed, the run continues: UsageError" in done.errors
     assert f"agent2rl track {done.result.run_id} --to wandb" in done.errors

@@ -68,8 +68,8 @@ def run(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> FinishedRun:
     (place / "home").mkdir()
     base = write_tiny_llama(place / "model")
     (base / WEIGHTS).chmod(0o644)
-    bench = RunLauncher(place / "runs", cache, place / "home")
-    run = bench.run(AGENT, *SHORT, "--model", str(base), "--budget", "20m", PYTHONPATH=str(REPOSITORY))
+    launcher = RunLauncher(place / "runs", cache, place / "home")
+    run = launcher.run(AGENT, *SHORT, "--model", str(base), "--budget", "20m", PYTHONPATH=str(REPOSITORY))
     assert run.result.ending == "completed", (run.result.reason, run.log)
     return run
 
@@ -123,10 +123,10 @@ def with_nan(model: Path) -> None:
     (model / WEIGHTS).chmod(0o644)
 
 
-def ends(bench: RunLauncher, model: Path) -> str:
+def ends(launcher: RunLauncher, model: Path) -> str:
     """Why a run on this base model ends."""
     arguments = ("run", *SHORT, "--agent", "nop", "--model", str(model), "--json")
-    done = bench.cli(*arguments, PYTHONPATH=str(REPOSITORY))
+    done = launcher.cli(*arguments, PYTHONPATH=str(REPOSITORY))
     assert done.returncode == 1
     assert "Traceback" not in done.stdout + done.stderr
     result = RunResult.model_validate_json(done.stdout)
@@ -135,8 +135,8 @@ def ends(bench: RunLauncher, model: Path) -> str:
 
 
 @pytest.fixture
-def model(bench: RunLauncher) -> Path:
-    return Path(shutil.copytree(FILES, bench.home / "model", copy_function=shutil.copyfile))
+def model(launcher: RunLauncher) -> Path:
+    return Path(shutil.copytree(FILES, launcher.home / "model", copy_function=shutil.copyfile))
 
 
 @pytest.mark.parametrize(
@@ -151,16 +151,18 @@ def model(bench: RunLauncher) -> Path:
     ],
 )
 def test_a_broken_base_model_ends_the_run_with_the_reason(
-    bench: RunLauncher, model: Path, spoil: Callable[[Path], None], wrong: str
+    launcher: RunLauncher, model: Path, spoil: Callable[[Path], None], wrong: str
 ) -> None:
     spoil(model)
-    assert wrong in ends(bench, model)
+    assert wrong in ends(launcher, model)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root's sandbox reads as another user")
-def test_a_base_model_that_only_root_can_read_is_named_with_the_mend(bench: RunLauncher, model: Path) -> None:
+def test_a_base_model_that_only_root_can_read_is_named_with_the_mend(
+    launcher: RunLauncher, model: Path
+) -> None:
     """As safetensors writes its files."""
     (model / WEIGHTS).chmod(0o600)
-    reason = ends(bench, model)
+    reason = ends(launcher, model)
     assert f"The sandbox must read {model / WEIGHTS}, but only root can read it" in reason
     assert f"`chmod -R o+rX {model}`" in reason

@@ -15,30 +15,32 @@ ARCHIVE = Path(__file__).with_name("earlier_version_run.tar.xz")
 
 
 @pytest.fixture
-def run_id(bench: RunLauncher) -> str:
+def run_id(launcher: RunLauncher) -> str:
     with tarfile.open(ARCHIVE) as archive:
-        archive.extractall(bench.runs, filter="data")
-    return next(path.name for path in bench.runs.iterdir() if path.is_dir())
+        archive.extractall(launcher.runs, filter="data")
+    return next(path.name for path in launcher.runs.iterdir() if path.is_dir())
 
 
 def test_an_old_run_is_shown_verified_reported_ranked_and_not_resumed(
-    bench: RunLauncher, run_id: str
+    launcher: RunLauncher, run_id: str
 ) -> None:
-    shown = bench.cli("show", run_id)
+    shown = launcher.cli("show", run_id)
     assert "10.67 [6.7, 16.6] → 93.33 [88.2, 96.3]" in shown.stdout, shown.stderr
-    verified = bench.cli("verify", run_id)
+    verified = launcher.cli("verify", run_id)
     assert verified.stdout.endswith("the record holds\n")
     assert "closed by a version that did not pin it" in verified.stdout
-    assert bench.cli("report", run_id).returncode == 0
-    report = json.loads((bench.runs / run_id / "report" / "report.json").read_text())
+    assert launcher.cli("report", run_id).returncode == 0
+    report = json.loads((launcher.runs / run_id / "report" / "report.json").read_text())
     assert report["result"]["score"] == pytest.approx(93.33, abs=0.01)
-    assert "+82.67" in bench.cli("leaderboard").stdout
-    before = (bench.runs / run_id / "ledger.jsonl").read_bytes()
-    assert bench.cli("resume", run_id).returncode == 0
-    assert (bench.runs / run_id / "ledger.jsonl").read_bytes() == before, "a finished run stays as it is"
+    assert "+82.67" in launcher.cli("leaderboard").stdout
+    before = (launcher.runs / run_id / "ledger.jsonl").read_bytes()
+    assert launcher.cli("resume", run_id).returncode == 0
+    assert (launcher.runs / run_id / "ledger.jsonl").read_bytes() == before, "a finished run stays as it is"
 
 
-def test_the_dashboard_shows_each_page_of_an_old_run(bench: RunLauncher, run_id: str, tmp_path: Path) -> None:
+def test_the_dashboard_shows_each_page_of_an_old_run(
+    launcher: RunLauncher, run_id: str, tmp_path: Path
+) -> None:
     example = "gsm8k-mini-heldout-0048"
     expected = {
         "/": run_id,
@@ -54,7 +56,7 @@ def test_the_dashboard_shows_each_page_of_an_old_run(bench: RunLauncher, run_id:
         "/leaderboard/made": "+82.67",
     }
     with (
-        serve_dashboard(bench.runs, tmp_path / "dashboard") as board,
+        serve_dashboard(launcher.runs, tmp_path / "dashboard") as board,
         httpx.Client(base_url=board.url, timeout=120) as client,
     ):
         pages = {path: fetch_analysed_page(client, path) for path in expected}

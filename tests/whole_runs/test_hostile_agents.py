@@ -31,11 +31,11 @@ def alive(marker: str) -> list[str]:
 # What the agent can see
 
 
-def test_evaluation_data_cannot_be_found_anywhere(bench: RunLauncher) -> None:
+def test_evaluation_data_cannot_be_found_anywhere(launcher: RunLauncher) -> None:
     splits = registry.find_task("gsm8k-mini").load(None)
     hidden = [example.prompt[::-1] for example in (*splits.feedback[:20], *splits.heldout[:20])]
     shown = splits.train[0].prompt[::-1]
-    run = bench.run(
+    run = launcher.run(
         f"""
 hidden = [text[::-1].encode() for text in {hidden!r}]
 shown = {shown!r}[::-1].encode()
@@ -78,10 +78,10 @@ say(leaks=leaks, seen=seen, files=files, imported=imported)
     assert run.said["imported"] is False
 
 
-def test_the_record_and_other_runs_can_be_neither_seen_nor_written(bench: RunLauncher) -> None:
-    other = bench.run("say(ok=True)", *BUDGET)
+def test_the_record_and_other_runs_can_be_neither_seen_nor_written(launcher: RunLauncher) -> None:
+    other = launcher.run("say(ok=True)", *BUDGET)
     ledger = other.paths.ledger.read_bytes()
-    run = bench.run(
+    run = launcher.run(
         f"""
 names_of_record = ("ledger.jsonl", "ledger.head", "result.json", "spec.json")
 found = []
@@ -91,7 +91,7 @@ for root, directories, names in os.walk("/"):
         continue
     found += [os.path.join(root, n) for n in names if n in names_of_record]
 written = []
-runs = {str(bench.runs)!r}
+runs = {str(launcher.runs)!r}
 for target in [{str(other.paths.ledger)!r}, runs + "/forged", "../ledger.jsonl", "../result.json"]:
     try:
         open(target, "a").write("forged")
@@ -104,12 +104,12 @@ say(found=found, written=written, exists=os.path.exists(runs))
     )
     assert run.said == {"found": [], "written": [], "exists": False}
     assert other.paths.ledger.read_bytes() == ledger
-    assert bench.cli("verify", str(other.paths.root)).returncode == 0
-    assert bench.cli("verify", str(run.paths.root)).returncode == 0
+    assert launcher.cli("verify", str(other.paths.root)).returncode == 0
+    assert launcher.cli("verify", str(run.paths.root)).returncode == 0
 
 
-def test_secrets_of_the_host_do_not_arrive(bench: RunLauncher) -> None:
-    run = bench.run(
+def test_secrets_of_the_host_do_not_arrive(launcher: RunLauncher) -> None:
+    run = launcher.run(
         """
 seen = dict(os.environ)
 for entry in pathlib.Path("/proc").glob("[0-9]*/environ"):
@@ -128,13 +128,13 @@ say(names=sorted(os.environ), leaked=[name for name, value in seen.items() if "c
     assert {"TASK", "WORKSPACE", "GRADING_SERVER_URL", "HOME", "PATH"} <= set(run.said["names"])
 
 
-def test_no_address_but_the_services_answers(bench: RunLauncher) -> None:
+def test_no_address_but_the_services_answers(launcher: RunLauncher) -> None:
     with socket.socket() as listener, socket.socket(socket.AF_UNIX) as abstract:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         abstract.bind("\0agent2rl-test-outside")
         abstract.listen()
-        run = bench.run(
+        run = launcher.run(
             f"""
 def reaches(family, address):
     try:
@@ -166,8 +166,8 @@ say(
     }
 
 
-def test_model_and_data_are_read_only(bench: RunLauncher) -> None:
-    run = bench.run(
+def test_model_and_data_are_read_only(launcher: RunLauncher) -> None:
+    run = launcher.run(
         """
 def tries(action):
     try:
@@ -206,11 +206,11 @@ REFUSED = {
 }
 
 
-def test_submissions_that_point_elsewhere_are_refused_and_read_nothing(bench: RunLauncher) -> None:
+def test_submissions_that_point_elsewhere_are_refused_and_read_nothing(launcher: RunLauncher) -> None:
     tries = "".join(
         f"m = OUTPUT / 'm'\n{breaks}\nfound.append(submit(m))\nclear()\n" for breaks in REFUSED.values()
     )
-    run = bench.run(
+    run = launcher.run(
         f"""
 def clear():
     for path in OUTPUT.iterdir():
@@ -230,8 +230,8 @@ say(found=found)
     assert run.result.best is None
 
 
-def test_a_submission_that_changes_while_it_is_copied_is_refused(bench: RunLauncher) -> None:
-    run = bench.run(
+def test_a_submission_that_changes_while_it_is_copied_is_refused(launcher: RunLauncher) -> None:
+    run = launcher.run(
         """
 import threading
 m = trained("m")
@@ -266,7 +266,7 @@ c["auto_map"] = {"AutoModel": "m.M"}
 
 
 def test_submissions_that_would_run_code_are_refused_with_the_recipe_and_the_service_goes_on(
-    bench: RunLauncher,
+    launcher: RunLauncher,
 ) -> None:
     tries = "".join(
         f"""
@@ -283,7 +283,7 @@ m = trained("good")
 (m / "checkpoint-1").mkdir()
 good = submit(m)
 """
-    run = bench.run(f"refused = []\n{tries}\n{good}\nsay(refused=refused, good=good)", *BUDGET)
+    run = launcher.run(f"refused = []\n{tries}\n{good}\nsay(refused=refused, good=good)", *BUDGET)
     for (what, (_, recipe)), refused in zip(MENDED.items(), run.said["refused"], strict=True):
         assert refused["verdict"] == "rejected", what
         assert recipe in refused["message"], what
@@ -291,8 +291,8 @@ good = submit(m)
     assert run.said["good"]["left_out"] == ["checkpoint-1", "modeling.py", "training_args.bin"]
 
 
-def test_an_overwrite_that_keeps_its_time_stamps_is_graded_anew(bench: RunLauncher) -> None:
-    run = bench.run(
+def test_an_overwrite_that_keeps_its_time_stamps_is_graded_anew(launcher: RunLauncher) -> None:
+    run = launcher.run(
         """
 m = trained("m", problems=20)
 stamps = {p: p.stat() for p in [m, *m.iterdir()]}
@@ -313,8 +313,8 @@ say(first=first, same=same, second=second)
     assert second["submission_id"] == 3
 
 
-def test_the_untouched_base_model_is_answered_with_the_baseline(bench: RunLauncher) -> None:
-    run = bench.run(
+def test_the_untouched_base_model_is_answered_with_the_baseline(launcher: RunLauncher) -> None:
+    run = launcher.run(
         """
 shutil.copytree(MODEL, OUTPUT / "copy")
 (OUTPUT / "copy" / "README.md").write_text("mine, honestly")
@@ -333,9 +333,9 @@ say(copy=submit(OUTPUT / "copy"), path=submit(MODEL))
 # What the agent can use up
 
 
-def test_daemons_are_dead_after_the_deadline(bench: RunLauncher) -> None:
+def test_daemons_are_dead_after_the_deadline(launcher: RunLauncher) -> None:
     marker = f"agent2rl-daemon-{os.getpid()}-{time.time_ns()}"
-    run = bench.run(
+    run = launcher.run(
         f"""
 for _ in range(3):
     if os.fork() == 0:
@@ -357,8 +357,8 @@ time.sleep(600)
     assert alive(marker) == []
 
 
-def test_a_fork_bomb_ends_the_agent_and_not_the_machine(bench: RunLauncher) -> None:
-    run = bench.run(
+def test_a_fork_bomb_ends_the_agent_and_not_the_machine(launcher: RunLauncher) -> None:
+    run = launcher.run(
         """
 first = submit(trained("m"))
 say(first=first["verdict"])
@@ -381,8 +381,8 @@ time.sleep(600)
     assert run.result.best_heldout is not None
 
 
-def test_a_memory_hog_ends_the_agent_and_not_the_machine(bench: RunLauncher) -> None:
-    run = bench.run(
+def test_a_memory_hog_ends_the_agent_and_not_the_machine(launcher: RunLauncher) -> None:
+    run = launcher.run(
         """
 hoard = []
 while True:
@@ -396,8 +396,8 @@ while True:
     assert "memory" in run.result.reason.lower()
 
 
-def test_filling_the_disk_quota_is_survived(bench: RunLauncher) -> None:
-    run = bench.run(
+def test_filling_the_disk_quota_is_survived(launcher: RunLauncher) -> None:
+    run = launcher.run(
         """
 say(first=submit(trained("m"))["verdict"])
 with open(OUTPUT / "fill", "wb") as file:
@@ -413,11 +413,11 @@ with open(OUTPUT / "fill", "wb") as file:
     assert run.said == {"first": "scored"}
     assert run.result.ending == "disk-full"
     assert run.result.best_heldout is not None
-    assert bench.cli("verify", run.result.run_id).returncode == 0
+    assert launcher.cli("verify", run.result.run_id).returncode == 0
 
 
-def test_an_agent_that_stops_its_keeper_does_not_outlive_its_deadline(bench: RunLauncher) -> None:
-    run = bench.run(
+def test_an_agent_that_stops_its_keeper_does_not_outlive_its_deadline(launcher: RunLauncher) -> None:
+    run = launcher.run(
         """
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 os.kill(os.getppid(), signal.SIGSTOP)
@@ -438,8 +438,8 @@ time.sleep(600)
     assert run.result.clock.agent < 60
 
 
-def test_closing_and_opening_directories_does_not_blind_the_disk_watch(bench: RunLauncher) -> None:
-    run = bench.run(
+def test_closing_and_opening_directories_does_not_blind_the_disk_watch(launcher: RunLauncher) -> None:
+    run = launcher.run(
         """
 names = [OUTPUT / f"d{n}" for n in range(200)]
 for name in names:
@@ -457,8 +457,8 @@ say(done=True)
     assert run.result.ending == "completed"
 
 
-def test_a_submission_after_the_deadline_is_refused(bench: RunLauncher) -> None:
-    run = bench.run(
+def test_a_submission_after_the_deadline_is_refused(launcher: RunLauncher) -> None:
+    run = launcher.run(
         """
 m = trained("m")
 signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -478,8 +478,8 @@ say(**submit(m))
 # What the service bears
 
 
-def test_floods_of_connections_and_huge_bodies_do_not_harm_the_service(bench: RunLauncher) -> None:
-    run = bench.run(
+def test_floods_of_connections_and_huge_bodies_do_not_harm_the_service(launcher: RunLauncher) -> None:
+    run = launcher.run(
         """
 door = next(pathlib.Path("/run/sockets").iterdir())
 held = []
@@ -519,8 +519,8 @@ say(held=len(held), huge=huge.split("\\r\\n")[0], noise=noise.split("\\r\\n")[0]
     assert run.said["after"]["verdict"] == "scored"
 
 
-def test_clients_that_hang_up_do_not_end_the_harness(bench: RunLauncher) -> None:
-    run = bench.run(
+def test_clients_that_hang_up_do_not_end_the_harness(launcher: RunLauncher) -> None:
+    run = launcher.run(
         """
 door = next(pathlib.Path("/run/sockets").iterdir())
 for _ in range(50):
@@ -536,8 +536,8 @@ os._exit(0)
     assert run.result.ending == "completed"
 
 
-def test_storms_of_connections_do_not_use_up_the_harnesss_files(bench: RunLauncher) -> None:
-    script = bench.script(
+def test_storms_of_connections_do_not_use_up_the_harnesss_files(launcher: RunLauncher) -> None:
+    script = launcher.script(
         """
 door = next(pathlib.Path("/run/sockets").iterdir())
 def storm():
@@ -566,22 +566,24 @@ time.sleep(1)
 say(after=submit(trained("m"))["verdict"])
 """
     )
-    arguments = bench.command("run", "--task", "gsm8k-mini", "--agent", f"script:{script}", "--json", *BUDGET)
+    arguments = launcher.command(
+        "run", "--task", "gsm8k-mini", "--agent", f"script:{script}", "--json", *BUDGET
+    )
     process = subprocess.Popen(
         ["prlimit", "--nofile=1024:1024", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        cwd=bench.home,
-        env=bench.environment(),
+        cwd=launcher.home,
+        env=launcher.environment(),
     )
-    run = bench.finish(process)
+    run = launcher.finish(process)
     assert run.said == {"after": "scored"}
     assert run.result.ending == "completed"
 
 
-def test_many_and_long_refusals_stay_small_on_the_record(bench: RunLauncher) -> None:
-    run = bench.run(
+def test_many_and_long_refusals_stay_small_on_the_record(launcher: RunLauncher) -> None:
+    run = launcher.run(
         """
 m = trained("m")
 for number in range(150):
@@ -599,8 +601,8 @@ say(first=len(first["message"]), far=len(far["message"]), long=long["http"])
     assert run.paths.ledger.stat().st_size < 100_000
 
 
-def test_trees_that_are_too_long_or_deep_to_walk_are_deleted_all_the_same(bench: RunLauncher) -> None:
-    run = bench.run(
+def test_trees_that_are_too_long_or_deep_to_walk_are_deleted_all_the_same(launcher: RunLauncher) -> None:
+    run = launcher.run(
         """
 for start, name, levels in (("/tmp", "x" * 200, 30), (os.environ["HOME"], "d", 200)):
     os.chdir(start)
@@ -617,8 +619,8 @@ say(ok=True)
     assert not run.paths.scratch.exists()
 
 
-def test_a_submission_is_graded_in_its_turn_and_no_two_at_once(bench: RunLauncher) -> None:
-    run = bench.run(
+def test_a_submission_is_graded_in_its_turn_and_no_two_at_once(launcher: RunLauncher) -> None:
+    run = launcher.run(
         """
 models = [trained(f"m{n}", problems=20 + n) for n in range(4)]
 ids = [call("POST", "/submissions", {"model_path": str(m)})["submission_id"] for m in models]
@@ -653,12 +655,12 @@ def open_model(directory):
 
 
 def test_the_grading_child_sees_one_split_and_no_network_and_no_secret(
-    bench: RunLauncher, tmp_path: Path
+    launcher: RunLauncher, tmp_path: Path
 ) -> None:
     hidden = registry.find_task("gsm8k-mini").load(None).heldout[0].prompt[::-1]
     (tmp_path / "plugins").mkdir()
     (tmp_path / "plugins" / "spying.py").write_text(SPY.replace("{hidden!r}", repr(hidden)))
-    run = bench.run(
+    run = launcher.run(
         "submit(trained('m'))",
         *BUDGET,
         "--engine",
@@ -674,8 +676,8 @@ def test_the_grading_child_sees_one_split_and_no_network_and_no_secret(
     assert "ANTHROPIC_API_KEY" not in seen["secrets"]
 
 
-def test_a_scorer_that_fails_does_not_tell_the_agent_what_it_was_asked(bench: RunLauncher) -> None:
-    folder = bench.home / "tasks" / "strict"
+def test_a_scorer_that_fails_does_not_tell_the_agent_what_it_was_asked(launcher: RunLauncher) -> None:
+    folder = launcher.home / "tasks" / "strict"
     (folder / "data").mkdir(parents=True)
     (folder / "config.yaml").write_text("name: strict\n")
     (folder / "eval.py").write_text(
@@ -686,14 +688,16 @@ def test_a_scorer_that_fails_does_not_tell_the_agent_what_it_was_asked(bench: Ru
     rows = [{"question": f"What is {n} plus {n}? secret-{n}", "answer": str(2 * n)} for n in range(8)]
     for name in ("train", "test"):
         (folder / "data" / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    done = bench.cli("run", "--task", "strict", "--tasks-dir", str(folder.parent), "--agent", "nop", "--json")
+    done = launcher.cli(
+        "run", "--task", "strict", "--tasks-dir", str(folder.parent), "--agent", "nop", "--json"
+    )
     reason = json.loads(done.stdout)["reason"]
     assert "AssertionError" in reason
     assert "secret" not in reason
 
 
-def test_malformed_requests_get_a_problem_that_says_what_to_send(bench: RunLauncher) -> None:
-    run = bench.run(
+def test_malformed_requests_get_a_problem_that_says_what_to_send(launcher: RunLauncher) -> None:
+    run = launcher.run(
         """
 say(
     empty=call("POST", "/submit", {}),
@@ -736,10 +740,10 @@ def open_model(directory):
 """
 
 
-def test_a_grading_that_crashes_hangs_or_hoards_fails_alone(bench: RunLauncher, tmp_path: Path) -> None:
+def test_a_grading_that_crashes_hangs_or_hoards_fails_alone(launcher: RunLauncher, tmp_path: Path) -> None:
     (tmp_path / "plugins").mkdir()
     (tmp_path / "plugins" / "misbehaving.py").write_text(CRASHER)
-    run = bench.run(
+    run = launcher.run(
         """
 from safetensors.numpy import load_file, save_file
 def broken(kind):
@@ -789,11 +793,11 @@ def open_model(directory):
 
 
 def test_gradings_after_the_agents_end_share_the_time_of_one_and_the_rest_expires(
-    bench: RunLauncher, tmp_path: Path
+    launcher: RunLauncher, tmp_path: Path
 ) -> None:
     (tmp_path / "plugins").mkdir()
     (tmp_path / "plugins" / "slow.py").write_text(SLOW)
-    run = bench.run(
+    run = launcher.run(
         """
 models = [trained(f"m{n}", problems=20 + n) for n in range(5)]
 say(ids=[call("POST", "/submissions", {"model_path": str(m)})["submission_id"] for m in models])
@@ -814,7 +818,7 @@ say(ids=[call("POST", "/submissions", {"model_path": str(m)})["submission_id"] f
     assert verify_run(run.paths).holds
 
 
-def test_two_runs_side_by_side_do_not_meet(bench: RunLauncher) -> None:
+def test_two_runs_side_by_side_do_not_meet(launcher: RunLauncher) -> None:
     code = """
 (WORKSPACE / "output" / NAME).write_text("mine")
 pathlib.Path("/tmp/" + NAME).write_text("mine")
@@ -836,10 +840,10 @@ met = [line for line in lines if other + ".py" in line]
 say(seen=seen, reaches=reaches(), processes=met, number=answer["submission_id"])
 """
     processes = [
-        bench.start(bench.script(f"NAME = {name!r}\n{code}", f"{name}.py"), *BUDGET)
+        launcher.start(launcher.script(f"NAME = {name!r}\n{code}", f"{name}.py"), *BUDGET)
         for name in ("left", "right")
     ]
-    runs: list[FinishedRun] = [bench.finish(process) for process in processes]
+    runs: list[FinishedRun] = [launcher.finish(process) for process in processes]
     spans = []
     for run in runs:
         entries = [json.loads(line) for line in run.paths.ledger.read_text().splitlines()]
@@ -854,10 +858,10 @@ say(seen=seen, reaches=reaches(), processes=met, number=answer["submission_id"])
 # What is left when the harness dies
 
 
-def test_killing_the_harness_leaves_a_record_that_can_be_read(bench: RunLauncher) -> None:
+def test_killing_the_harness_leaves_a_record_that_can_be_read(launcher: RunLauncher) -> None:
     marker = f"agent2rl-orphan-{os.getpid()}-{time.time_ns()}"
-    process = bench.start(
-        bench.script(
+    process = launcher.start(
+        launcher.script(
             f"""
 say(first=submit(trained("m")))
 subprocess.Popen(["python", "-c", "import time; time.sleep(600)", {marker!r}], start_new_session=True)
@@ -872,61 +876,61 @@ time.sleep(600)
         time.sleep(0.1)
     process.kill()
     process.communicate()
-    (root,) = bench.runs.glob("*/")
+    (root,) = launcher.runs.glob("*/")
     until = time.monotonic() + 120
     while alive(marker) and time.monotonic() < until:
         time.sleep(0.1)
     assert alive(marker) == []
-    shown = bench.cli("show", str(root), "--json")
+    shown = launcher.cli("show", str(root), "--json")
     assert shown.returncode == 0, shown.stderr
     view = json.loads(shown.stdout)
     assert view["state"] == "crashed"
     assert view["submissions"][0]["verdict"] == "scored"
     assert view["baseline"]["value"] > 0
-    verified = bench.cli("verify", str(root))
+    verified = launcher.cli("verify", str(root))
     assert verified.returncode == 0, verified.stdout
     assert "no result" in verified.stdout
 
 
-def test_an_interrupt_while_gradings_wait_is_obeyed(bench: RunLauncher) -> None:
-    script = bench.script(
+def test_an_interrupt_while_gradings_wait_is_obeyed(launcher: RunLauncher) -> None:
+    script = launcher.script(
         """
 for n in range(12):
     call("POST", "/submissions", {"model_path": str(trained(f"m{n}", problems=20 + n))})
 say(queued=True)
 """
     )
-    process = bench.start(script, *BUDGET)
+    process = launcher.start(script, *BUDGET)
     until = time.monotonic() + 120
-    while not any(b"queued" in log.read_bytes() for log in bench.runs.glob("*/agent.log")):
+    while not any(b"queued" in log.read_bytes() for log in launcher.runs.glob("*/agent.log")):
         assert time.monotonic() < until, process.poll()
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    run = bench.finish(process)
+    run = launcher.finish(process)
     assert run.code == 130
     assert run.result.ending == "interrupted"
     assert run.result.scored < 12
-    assert bench.cli("verify", run.result.run_id).returncode == 0
+    assert launcher.cli("verify", run.result.run_id).returncode == 0
 
 
-def test_an_interrupted_run_ends_its_agent_and_closes_its_record(bench: RunLauncher) -> None:
+def test_an_interrupted_run_ends_its_agent_and_closes_its_record(launcher: RunLauncher) -> None:
     marker = f"agent2rl-interrupted-{os.getpid()}-{time.time_ns()}"
-    script = bench.script(
+    script = launcher.script(
         f"""
 say(first=submit(trained("m"))["verdict"])
 subprocess.run(["python", "-c", "import time; time.sleep(600)", {marker!r}])
 """
     )
-    process = bench.start(script, *BUDGET)
+    process = launcher.start(script, *BUDGET)
     until = time.monotonic() + 120
     while not alive(marker):
         assert time.monotonic() < until, process.poll()
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
-    run = bench.finish(process)
+    run = launcher.finish(process)
     assert run.code == 130
     assert run.result.ending == "interrupted"
     assert run.result.best is not None
     assert run.result.score is None
     assert alive(marker) == []
-    assert bench.cli("verify", run.result.run_id).returncode == 0
+    assert launcher.cli("verify", run.result.run_id).returncode == 0

@@ -53,8 +53,8 @@ ENTRY = (
 CLOCK = ("start_time", "timeout_s", "last_submit_time", "end_time")
 
 
-def test_a_published_client_asks_submits_and_reads_its_scores(bench: RunLauncher) -> None:
-    run = bench.run(CLIENT, "--budget", "20m")
+def test_a_published_client_asks_submits_and_reads_its_scores(launcher: RunLauncher) -> None:
+    run = launcher.run(CLIENT, "--budget", "20m")
     assert run.result.ending == "completed", run.log
     status, health = run.said["health"]
     assert (status, health["status"], health["task"], health["available_gpus"]) == (
@@ -148,8 +148,8 @@ say(found=found, outside=outside.read_text(), left=sorted(path.name for path in 
 """
 
 
-def test_an_agent_that_spoils_its_scores_file_changes_no_verdict(bench: RunLauncher) -> None:
-    run = bench.run(SPOILER, "--budget", "20m")
+def test_an_agent_that_spoils_its_scores_file_changes_no_verdict(launcher: RunLauncher) -> None:
+    run = launcher.run(SPOILER, "--budget", "20m")
     assert run.result.ending == "completed", run.log
     assert [verdict for verdict, _ in run.said["found"]] == ["scored"] * 6
     assert [listed for _, listed in run.said["found"][:5]] == [1, 2, 3, 4, None]

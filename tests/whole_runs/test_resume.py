@@ -47,9 +47,9 @@ from tests.helpers.small_worlds import STAIRS_WORLD
 KILLED = -9
 
 
-def test_a_harness_that_dies_at_each_step_of_a_run_loses_nothing(bench: RunLauncher) -> None:
+def test_a_harness_that_dies_at_each_step_of_a_run_loses_nothing(launcher: RunLauncher) -> None:
     """Thirteen harnesses after each other; what each finds is what the one before left."""
-    dying = CrashingRun(bench)
+    dying = CrashingRun(launcher)
     deaths = (
         CrashPoint("results"),
         CrashPoint("started", "torn"),
@@ -69,23 +69,23 @@ def test_a_harness_that_dies_at_each_step_of_a_run_loses_nothing(bench: RunLaunc
     assert dying.live() == 0, dying.errors
     assert list(find_resume_faults(dying, len(deaths))) == []
     finished = dying.paths.ledger.read_bytes()
-    again = bench.cli("resume", dying.paths.run_id, "--json")
+    again = launcher.cli("resume", dying.paths.run_id, "--json")
     assert again.returncode == 0
     assert "there is nothing to resume" in again.stderr
     assert RunResult.model_validate_json(again.stdout).resumed == len(deaths) - 1  # the last one was over
     assert dying.paths.ledger.read_bytes() == finished
-    assert "11 times, after a harness crash" in bench.cli("show", dying.paths.run_id).stdout
+    assert "11 times, after a harness crash" in launcher.cli("show", dying.paths.run_id).stdout
 
 
-def test_a_harness_that_is_killed_at_any_time_loses_nothing(bench: RunLauncher) -> None:
-    dying, seed = CrashingRun(bench, ("--sandbox", "bubblewrap")), random.randrange(1000)
+def test_a_harness_that_is_killed_at_any_time_loses_nothing(launcher: RunLauncher) -> None:
+    dying, seed = CrashingRun(launcher, ("--sandbox", "bubblewrap")), random.randrange(1000)
     deaths = kill_at_random_times(dying, seed, most=2, seconds=4.0)
     assert list(find_resume_faults(dying, deaths)) == [], (seed, dying.errors)
 
 
-def test_time_that_was_used_up_is_not_given_a_second_time(bench: RunLauncher) -> None:
+def test_time_that_was_used_up_is_not_given_a_second_time(launcher: RunLauncher) -> None:
     dying = CrashingRun(
-        bench, ("--sandbox", "local", "--budget", "3s"), "print('begun', flush=True)\ntime.sleep(60)"
+        launcher, ("--sandbox", "local", "--budget", "3s"), "print('begun', flush=True)\ntime.sleep(60)"
     )
     assert dying.live(CrashPoint("ended", "before")) == KILLED, dying.errors
     assert dying.live() == 0, dying.errors
@@ -97,7 +97,7 @@ def test_time_that_was_used_up_is_not_given_a_second_time(bench: RunLauncher) ->
     assert "used up when the harness crashed" in result.reason
 
 
-def test_a_driven_agent_goes_on_within_its_caps_or_begins_anew_with_a_brief(bench: RunLauncher) -> None:
+def test_a_driven_agent_goes_on_within_its_caps_or_begins_anew_with_a_brief(launcher: RunLauncher) -> None:
     script = parse_script('[[step]]\nsay = "Well."\n')
     with run_in_thread(script) as url:
         driven = (
@@ -108,7 +108,7 @@ def test_a_driven_agent_goes_on_within_its_caps_or_begins_anew_with_a_brief(benc
             "--max-tokens",
             "100",
         )
-        dying = CrashingRun(bench, ("--sandbox", "local", "--continues", "0", *driven))
+        dying = CrashingRun(launcher, ("--sandbox", "local", "--continues", "0", *driven))
         assert dying.live(CrashPoint("request", "told", which=2)) == KILLED, dying.errors
         assert dying.live() == 1, dying.errors
     result = RunResult.model_validate_json(dying.said)
@@ -129,7 +129,7 @@ def test_a_driven_agent_goes_on_within_its_caps_or_begins_anew_with_a_brief(benc
 
 
 @contextmanager
-def begun(bench: RunLauncher, **more: object) -> Iterator[Recorder]:
+def begun(launcher: RunLauncher, **more: object) -> Iterator[Recorder]:
     """The record of a run that has just begun."""
     spec = RunSpec.model_validate(
         {
@@ -142,66 +142,66 @@ def begun(bench: RunLauncher, **more: object) -> Iterator[Recorder]:
             **more,
         }
     )
-    with Recorder.create(bench.runs, spec, lambda _: None) as recorder:
+    with Recorder.create(launcher.runs, spec, lambda _: None) as recorder:
         yield recorder
 
 
-def test_a_run_that_is_going_is_left_alone(bench: RunLauncher) -> None:
-    with begun(bench) as recorder:
-        asked = bench.cli("resume", recorder.paths.run_id)
+def test_a_run_that_is_going_is_left_alone(launcher: RunLauncher) -> None:
+    with begun(launcher) as recorder:
+        asked = launcher.cli("resume", recorder.paths.run_id)
         assert asked.returncode == 2
         assert "A harness is at work" in asked.stderr
         before = recorder.ledger_head
     assert ledger.read_ledger(recorder.paths.ledger, recorder.paths.ledger_head).entries[-1].hash == before
-    assert f"agent2rl resume {recorder.paths.run_id}" in bench.cli("show", "latest").stdout
+    assert f"agent2rl resume {recorder.paths.run_id}" in launcher.cli("show", "latest").stdout
 
 
-def test_a_record_that_was_changed_is_refused_by_its_fault_and_not_mended(bench: RunLauncher) -> None:
-    with begun(bench) as recorder:
+def test_a_record_that_was_changed_is_refused_by_its_fault_and_not_mended(launcher: RunLauncher) -> None:
+    with begun(launcher) as recorder:
         recorder.record_entry("limits", memory_bytes=1, disk_bytes=1, processes=1)
     paths = recorder.paths
     whole = paths.ledger.read_bytes()
     paths.ledger.write_bytes(whole.replace(b'"disk_bytes":1', b'"disk_bytes":9'))
-    asked = bench.cli("resume", paths.run_id)
+    asked = launcher.cli("resume", paths.run_id)
     assert asked.returncode == 2
     assert "ledger record 1 was changed" in asked.stderr
     assert paths.ledger.read_bytes() != whole
     paths.ledger.write_bytes(whole)
     paths.spec.write_text(paths.spec.read_text().replace('"seed": 0', '"seed": 1'))
-    asked = bench.cli("resume", paths.run_id)
+    asked = launcher.cli("resume", paths.run_id)
     assert asked.returncode == 2
     assert "spec.json was changed" in asked.stderr
     assert paths.ledger.read_bytes() == whole
 
 
-def test_other_inputs_than_it_began_with_are_named_and_the_run_stays_as_it_was(bench: RunLauncher) -> None:
-    model = bench.home / "model"
-    shutil.copytree(prepare_model_directory("abacus", bench.cache), model)
-    with begun(bench, model=str(model)) as recorder:
+def test_other_inputs_than_it_began_with_are_named_and_the_run_stays_as_it_was(launcher: RunLauncher) -> None:
+    model = launcher.home / "model"
+    shutil.copytree(prepare_model_directory("abacus", launcher.cache), model)
+    with begun(launcher, model=str(model)) as recorder:
         spec = read_spec(recorder.paths)
-        assets = load_assets(spec, registry.find_task(spec.task), bench.cache)
+        assets = load_assets(spec, registry.find_task(spec.task), launcher.cache)
         recorder.record_entry("assets", assets=[record.model_dump() for record in assets.records])
     config = next(model.glob("*.json"))
     config.write_text(config.read_text() + "\n")
-    asked = bench.cli("resume", recorder.paths.run_id)
+    asked = launcher.cli("resume", recorder.paths.run_id)
     assert asked.returncode == 2
     assert "changed since the run began: model" in asked.stderr
     assert read_run(recorder.paths).state == "crashed"
     assert verify_run(recorder.paths).holds
 
 
-def test_a_workspace_that_is_gone_is_said_and_the_run_stays_as_it_was(bench: RunLauncher) -> None:
-    with begun(bench) as recorder:
+def test_a_workspace_that_is_gone_is_said_and_the_run_stays_as_it_was(launcher: RunLauncher) -> None:
+    with begun(launcher) as recorder:
         recorder.record_start(0.0, 2)
-    asked = bench.cli("resume", recorder.paths.run_id)
+    asked = launcher.cli("resume", recorder.paths.run_id)
     assert asked.returncode == 2
     assert f"The workspace of {recorder.paths.run_id} is missing" in asked.stderr
     assert read_run(recorder.paths).state == "crashed"
     assert verify_run(recorder.paths).holds
 
 
-def test_a_lock_or_a_result_that_cannot_be_read_is_said(bench: RunLauncher) -> None:
-    with begun(bench) as recorder:
+def test_a_lock_or_a_result_that_cannot_be_read_is_said(launcher: RunLauncher) -> None:
+    with begun(launcher) as recorder:
         pass
     paths = recorder.paths
     paths.lock.write_text("nan inf\n")
@@ -209,25 +209,25 @@ def test_a_lock_or_a_result_that_cannot_be_read_is_said(bench: RunLauncher) -> N
         assert hold.last_beat is None
     paths.lock.unlink()
     paths.lock.mkdir()
-    asked = bench.cli("resume", paths.run_id)
+    asked = launcher.cli("resume", paths.run_id)
     assert asked.returncode == 2
     assert "cannot be opened: Is a directory" in asked.stderr
     paths.lock.rmdir()
     paths.result.write_text("{")
-    asked = bench.cli("resume", paths.run_id, "--json")
+    asked = launcher.cli("resume", paths.run_id, "--json")
     assert asked.returncode == 2, "so that a campaign does it anew"
     assert "result.json cannot be read" in asked.stderr
 
 
-def test_a_result_that_was_removed_is_not_made_up(bench: RunLauncher) -> None:
-    with begun(bench) as recorder:
+def test_a_result_that_was_removed_is_not_made_up(launcher: RunLauncher) -> None:
+    with begun(launcher) as recorder:
         recorder.close(
             RunOutcome.from_resume_state(
                 recorder.paths.run_id, read_spec(recorder.paths), ResumeState()
             ).make_result()
         )
     recorder.paths.result.unlink()
-    asked = bench.cli("resume", recorder.paths.run_id)
+    asked = launcher.cli("resume", recorder.paths.run_id)
     assert asked.returncode == 2
     assert "is finished, but its result was removed" in asked.stderr
 
@@ -368,8 +368,8 @@ def _beat(path: Path) -> Heartbeat:
         return hold.last_beat
 
 
-def test_used_time_does_not_follow_a_clock_that_somebody_sets(bench: RunLauncher) -> None:
-    with begun(bench) as recorder:
+def test_used_time_does_not_follow_a_clock_that_somebody_sets(launcher: RunLauncher) -> None:
+    with begun(launcher) as recorder:
         recorder.record_start(0.0, 2)
     for hour in (-3600.0, 3600.0):
         beat = Heartbeat(time.time() + hour, time.monotonic() + 7.0)
@@ -392,9 +392,9 @@ def test_a_frozen_copy_that_is_not_what_it_was_is_not_graded(tmp_path: Path) -> 
         require_intact_copy(where, digest)
 
 
-def test_a_second_verdict_on_a_submission_does_not_verify(bench: RunLauncher) -> None:
+def test_a_second_verdict_on_a_submission_does_not_verify(launcher: RunLauncher) -> None:
     one = Submission(id=1, path="m", accepted_at=0, verdict="rejected")
-    with begun(bench) as recorder:
+    with begun(launcher) as recorder:
         recorder.record_submission(one, None)
         recorder.record_verdict(one)
     assert verify_run(recorder.paths).holds
