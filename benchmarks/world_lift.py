@@ -251,6 +251,7 @@ def stages(subject: Subject, chosen: argparse.Namespace, seed: int) -> Iterator[
             clip_high=chosen.clip_high,
             kl=chosen.kl,
             level=chosen.level,
+            hold=chosen.hold,
             seed=seed,
         )
 
@@ -311,6 +312,7 @@ def main() -> None:
     parser.add_argument("--resample", type=int, default=0, help="times, where a group is all won or all lost")
     parser.add_argument("--learn-from", type=int, help="episodes of each group; all, unless said")
     parser.add_argument("--temperature", type=float, default=1.0)
+    parser.add_argument("--hold", type=float, default=0.0, help="share of GRPO with the full rate")
     parser.add_argument("--kl", type=float, default=0.0)
     parser.add_argument("--clip-high", type=float, default=0.28)
     parser.add_argument("--save", type=Path, help="a folder in which the models after each stage are kept")

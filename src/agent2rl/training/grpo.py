@@ -49,6 +49,8 @@ class GrpoSettings:
     """Rounds of sampling."""
     seconds: float = math.inf
     """Time limit. The learning rate decays by the time that is left."""
+    hold: float = 0.0
+    """The share of the training for which the learning rate stays at its peak before it decays."""
     prompts: int = 16
     """Questions or games per step."""
     group: int = 8
@@ -306,7 +308,7 @@ class _PolicyUpdater:
             )
             totals = self._workers.accumulate_gradients("loss", parts)
             sums = [a + b for a, b in zip(sums, totals, strict=True)]
-            norms.append(self._optimizer.step(share, 1 / count))
+            norms.append(self._optimizer.step(share, 1 / count, self._settings.hold))
             tokens += count
         return {
             **{name: value / tokens for name, value in zip(LOSS_PARTS, sums, strict=True)},

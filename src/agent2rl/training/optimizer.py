@@ -75,10 +75,10 @@ class ScheduledAdamW:
         """The learning rate of the last step."""
         return float(self._adam.param_groups[0]["lr"])
 
-    def step(self, share: float, scale: float = 1.0) -> float:
+    def step(self, share: float, scale: float = 1.0, hold: float = 0.0) -> float:
         """Update the weights with `scale` times their gradient, then clear it; return the gradient's norm.
 
-        `share` is the share of the training that is done.
+        `share` is the share of the training that is done, `hold` that with the full learning rate.
         """
         for weight in self._weights:
             if weight.grad is not None:
@@ -87,13 +87,16 @@ class ScheduledAdamW:
         if not torch.isfinite(norm):
             raise UserError("The training diverged: a gradient is not finite.", "Lower the learning rate.")
         for group in self._adam.param_groups:
-            group["lr"] = self._peak * compute_rate_factor(share)
+            group["lr"] = self._peak * compute_rate_factor(share, hold)
         self._adam.step()
         self._adam.zero_grad()
         return float(norm)
 
 
-def compute_rate_factor(share: float) -> float:
-    """Return the factor of the learning rate when this share of the training is done."""
-    falling = (1 + math.cos(math.pi * share)) / 2
+def compute_rate_factor(share: float, hold: float = 0.0) -> float:
+    """Return the factor of the learning rate when this share of the training is done.
+
+    The rate stays at its peak for the share `hold` of the training, then falls.
+    """
+    falling = (1 + math.cos(math.pi * max(0.0, share - hold) / (1 - hold))) / 2
     return min(1.0, share / WARMUP_SHARE) * (FINAL_RATE_SHARE + (1 - FINAL_RATE_SHARE) * falling)

@@ -29,6 +29,8 @@ MOST_PROMPTS, FEWEST_PROMPTS = 64, 16
 """Questions per step: with fewer, the gradient is mostly noise, and the model gets worse."""
 UPDATES_PER_STEP = 4
 """Updates of GRPO in a world on the episodes of one step."""
+HOLD_SHARE = 0.7
+"""Share of GRPO in a world with the full learning rate: the few steps that fit are worth it."""
 WARM_UP_EPOCHS = 4
 """Epochs of a part of a warm-up, in which the learning rate falls to its end."""
 WARM_UP_GAMES, WARM_UP_EPISODES = 16, 4

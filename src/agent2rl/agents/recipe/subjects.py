@@ -329,6 +329,7 @@ class WorldSubject:
             rate,
             level=True,
             updates=plan.UPDATES_PER_STEP,
+            hold=plan.HOLD_SHARE,
             learn_from=ATTEMPTS_PER_PROMPT // 2,
         )
         if settings is None:
