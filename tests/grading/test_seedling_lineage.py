@@ -178,7 +178,7 @@ def test_a_mixture_of_two_seedlings_is_not_derived_and_not_silent(
 
 
 @pytest.mark.parametrize("per_matrix", [True, False])
-@pytest.mark.parametrize(("factor", "verdict"), [(0.4, "unknown"), (0.8, "unknown"), (3.0, "foreign")])
+@pytest.mark.parametrize(("factor", "verdict"), [(0.4, "unknown"), (0.8, "unknown"), (3.0, "unknown")])
 def test_another_seedling_added_to_the_whole_seedling_is_not_derived(
     own: Weights, told: Told, stranger: Weights, factor: float, per_matrix: bool, verdict: str
 ) -> None:
@@ -223,4 +223,4 @@ def test_an_edit_of_a_few_numbers_is_not_called_training(base: BaseModel, tmp_pa
     model.save_pretrained(tmp_path)
     report = trace_lineage(tmp_path, base)
     assert report.verdict == "unknown"
-    assert report.reason.startswith("Only 7 of 3,")
+    assert report.reason.startswith("Only 7 of 2,")
