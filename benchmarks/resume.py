@@ -61,10 +61,10 @@ def main() -> None:
                 bad += 1
                 print(f"run {runs}, killed {deaths} times: {'; '.join(found)}\n{dying.errors}", flush=True)
                 if told.keep:
-                    shutil.copytree(dying.bench.home.parent, told.keep / f"run-{runs}", symlinks=True)
+                    shutil.copytree(dying.launcher.home.parent, told.keep / f"run-{runs}", symlinks=True)
             elif not runs % 10:
                 print(f"{runs} runs, {kills} kills, {bad} with faults", flush=True)
-            shutil.rmtree(dying.bench.home.parent)
+            shutil.rmtree(dying.launcher.home.parent)
     print(f"{kills} kills in {runs} runs ({early} more before there was a run): {bad} runs with faults")
     print(f"the agent's used time was off by {median(off):.2f} s (median), {max(off):.2f} s at most")
     print(f"last record before the kill: {', '.join(f'{kind} {n}' for kind, n in where.most_common())}")
