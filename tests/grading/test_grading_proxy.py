@@ -227,7 +227,7 @@ class TestJudge:
     def test_without_one_the_matcher_decides(self, judged: "Judged") -> None:
         found = judged.of(None, "Bo Marr; A. Lorn", "nobody")
         assert [result.score for result in found.results] == [1, 0]
-        assert found.how["judge"] == "matcher-2"
+        assert found.how["judge"] == "matcher-3"
 
     def test_an_answer_outside_the_form_is_asked_for_again(self, judged: "Judged") -> None:
         replies = iter(["Sure!", '{"items": [true], "excess": []}'])

@@ -25,6 +25,9 @@ from agent2rl.core.records import PromptTemplates, Record
 from agent2rl.core.task import Example, PromptableEvaluator, Task
 from agent2rl.record.files import write_record
 
+MIN_EXAMPLES_PER_PROCESS = 32
+"""With fewer, starting a process takes longer than it saves."""
+
 JOB, MODEL, EXAMPLES, RESULT = "job.json", "model", "examples.jsonl", "result.json"
 ERROR_CHARACTERS = 600
 
@@ -77,7 +80,8 @@ def run_job(here: Path) -> GradingOutcome:
         examples = [ExampleRow.model_validate_json(line).to_example() for line in lines]
         print(f"model loaded in {loaded - begin:.1f} s; {len(examples)} examples", flush=True)
         try:
-            with use_all_cores(loaded_engine, job.processes) as engine:
+            processes = min(job.processes, len(examples) // MIN_EXAMPLES_PER_PROCESS)
+            with use_all_cores(loaded_engine, max(1, processes)) as engine:
                 evaluation = evaluator.evaluate(engine, examples, job.settings)
         except Agent2RLError as error:
             return GradingOutcome(error=str(error), examples_were_open=True)
