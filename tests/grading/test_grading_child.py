@@ -19,7 +19,7 @@ from agent2rl.grading.grading_child import GradingChild, count_engine_processes
 from agent2rl.run.assets import prepare_model_directory, write_split_file
 
 TASK = "alfworld-mini"
-GAMES = registry.find_task(TASK).load(None).feedback[:64]
+GAMES = registry.find_task(TASK).load(None).feedback[:32]
 GIB = 1 << 30
 LIMITS = Limits(memory_bytes=32 * GIB, disk_bytes=GIB, processes=100)
 

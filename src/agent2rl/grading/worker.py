@@ -25,7 +25,7 @@ from agent2rl.core.records import PromptTemplates, Record
 from agent2rl.core.task import Example, PromptableEvaluator, Task
 from agent2rl.record.files import write_record
 
-MIN_EXAMPLES_PER_PROCESS = 32
+MIN_EXAMPLES_PER_PROCESS = 16
 """With fewer, starting a process takes longer than it saves."""
 
 JOB, MODEL, EXAMPLES, RESULT = "job.json", "model", "examples.jsonl", "result.json"
