@@ -98,5 +98,6 @@ def compute_rate_factor(share: float, hold: float = 0.0) -> float:
 
     The rate stays at its peak for the share `hold` of the training, then falls.
     """
-    falling = (1 + math.cos(math.pi * max(0.0, share - hold) / (1 - hold))) / 2
+    fallen = (share - hold) / (1 - hold) if share > hold else 0.0
+    falling = (1 + math.cos(math.pi * fallen)) / 2
     return min(1.0, share / WARMUP_SHARE) * (FINAL_RATE_SHARE + (1 - FINAL_RATE_SHARE) * falling)

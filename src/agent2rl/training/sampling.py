@@ -16,7 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from agent2rl.core.engine import Sampling
 from agent2rl.engines.transformers import CachedConversations, TransformersEngine, measure_batch_limits
 from agent2rl.engines.transformers.decoding import GenerationRequest
-from agent2rl.engines.transformers.forked_workers import is_small_model
+from agent2rl.engines.transformers.forked_workers import SMALL_MODEL_WEIGHTS
 from agent2rl.engines.transformers.loading import describe_model
 from agent2rl.engines.transformers.token_choice import choose_tokens
 from agent2rl.training.fusion import compile_function, fuse_small_operations
@@ -50,7 +50,7 @@ class PolicySampler:
     ) -> None:
         """`fused` compiles the small operations of a large model on a GPU, here and in training."""
         self._trained, self._tokenizer = model, tokenizer
-        fused = fused and model.device.type == "cuda" and not is_small_model(model)
+        fused = fused and model.device.type == "cuda" and model.num_parameters() > SMALL_MODEL_WEIGHTS
         if fused:
             fuse_small_operations(model)
         self._sampling_model = _copy_in_bfloat16(model) if model.device.type == "cuda" else model
