@@ -399,6 +399,23 @@ def test_conversations_say_the_same_whatever_is_kept_and_read_less_the_more_is(m
         assert talk(engine, 300)[0] == everything
 
 
+def test_new_conversations_take_the_place_of_ended_ones_without_moving_the_cache(model: LoadedModel) -> None:
+    with roomy(model) as engine:
+        cache = engine.decoder.forward.cache
+
+        def hold_conversations(count: int, words: int) -> int:
+            talks = engine.conversations()
+            talks.extend(
+                {f"{n}": chat for n, chat in enumerate(some_chats(count, words))}, Sampling(max_tokens=4)
+            )
+            talks.drop([f"{n}" for n in range(count)])
+            return cache.version
+
+        first = hold_conversations(8, 40)
+        assert hold_conversations(8, 40) == hold_conversations(5, 20) == first
+        assert hold_conversations(8, 400) > first
+
+
 def test_a_turn_reads_only_what_it_adds(model: LoadedModel, engine: TransformersEngine) -> None:
     talks = engine.conversations()
     talks.extend({"a": (ChatMessage("user", "a long beginning " * 40),)}, Sampling(max_tokens=1))

@@ -172,7 +172,9 @@ class BatchDecoder:
         """Take requests from the queue as far as rows and memory allow, at least one, each with a slot."""
         cache = self.forward.cache
         if not cache.count_held_slots():
-            cache.clear()  # its shape belongs to other texts
+            longest = max(len(request.ids) for request in queue) + sampling.max_tokens + 1
+            if not cache.has_room(min(len(queue), self.room.rows), longest):
+                cache.clear()  # its shape belongs to other texts
         admitted: list[GenerationRequest] = []
         slots, columns = cache.count_held_slots(), 0
         while queue and len(running) + len(admitted) < self.room.rows:

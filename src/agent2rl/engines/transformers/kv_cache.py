@@ -112,14 +112,18 @@ class SlotKVCache(Cache):
         """Return the tokens for which memory would be allocated if so many slots and columns are needed."""
         return max(slots + 1, self._shape.slots) * max(columns, self._shape.columns)
 
+    def has_room(self, slots: int, columns: int) -> bool:
+        """Return whether so many slots with so many columns are allocated, and recorded graphs stay valid."""
+        return slots < self._shape.slots and columns <= self._shape.columns
+
     def reserve(self, slots: int, columns: int, most_tokens: int) -> None:
         """Allocate at least so many slots for texts of so many tokens.
 
         Some more are allocated within `most_tokens`, because conversations grow and others begin.
         """
-        shape = self._shape
-        if slots < shape.slots and columns <= shape.columns:
+        if self.has_room(slots, columns):
             return
+        shape = self._shape
         before = shape.slots
         slots, columns = max(slots + 1, shape.slots), max(columns, shape.columns)
         roomy = min(columns + columns // 4, self._context) // COLUMN_STEP * COLUMN_STEP + COLUMN_STEP
