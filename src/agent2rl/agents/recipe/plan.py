@@ -27,8 +27,10 @@ SAMPLING_TO_STEP = 2.0
 """Duration of a step as a multiple of its sampling."""
 MOST_PROMPTS, FEWEST_PROMPTS = 64, 16
 """Questions per step: with fewer, the gradient is mostly noise, and the model gets worse."""
-UPDATES_PER_STEP = 4
-"""Updates of GRPO in a world on the episodes of one step."""
+FEWEST_GAMES = 24
+"""Games per step: episodes of several turns are noisier than answers, and a larger batch plays faster."""
+GAMES_PER_UPDATE = 4
+"""The episodes of a step are learnt in several updates, each on those of so many games."""
 HOLD_SHARE = 0.7
 """Share of GRPO in a world with the full learning rate: the few steps that fit are worth it."""
 WARM_UP_EPOCHS = 4
@@ -79,17 +81,16 @@ def count_submissions(stage: str, remaining: float, cost: float) -> int:
     return 2 if stage == "grpo" and cost < HALFWAY_SHARE * remaining else 1
 
 
-def choose_prompts_per_step(seconds: float, sampling_seconds: float) -> int:
+def choose_prompts_per_step(seconds: float, sampling_seconds: float, fewest: int = FEWEST_PROMPTS) -> int:
     """Return the questions per GRPO step if sampling the answers to one question takes `sampling_seconds`."""
     fitting = seconds / (TARGET_GRPO_STEPS * SAMPLING_TO_STEP * sampling_seconds)
-    return max(FEWEST_PROMPTS, min(MOST_PROMPTS, int(fitting)))
+    return max(fewest, min(MOST_PROMPTS, int(fitting)))
 
 
-def count_grpo_steps(seconds: float, sampling_seconds: float) -> float:
+def count_grpo_steps(seconds: float, sampling_seconds: float, fewest: int = FEWEST_PROMPTS) -> float:
     """Return how many GRPO steps fit into the time."""
-    return seconds / (
-        SAMPLING_TO_STEP * sampling_seconds * choose_prompts_per_step(seconds, sampling_seconds)
-    )
+    prompts = choose_prompts_per_step(seconds, sampling_seconds, fewest)
+    return seconds / (SAMPLING_TO_STEP * sampling_seconds * prompts)
 
 
 def scale_rate_to_steps(seconds: float, sampling_seconds: float) -> float:

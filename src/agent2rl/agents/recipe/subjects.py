@@ -75,17 +75,25 @@ class TrainingRound:
         return TrainingProgress(self.stage, self.log)
 
     def plan_grpo(
-        self, seconds: float, group_seconds: float, rate: float, **options: Any
+        self,
+        seconds: float,
+        group_seconds: float,
+        rate: float,
+        fewest: int = plan.FEWEST_PROMPTS,
+        prompts_per_update: int | None = None,
+        **options: Any,
     ) -> GrpoSettings | None:
         """Return settings that fit, if the attempts at one question or game take `group_seconds`; None if no
         step fits."""
-        if seconds <= 0 or plan.count_grpo_steps(seconds, group_seconds) < 1:
+        if seconds <= 0 or plan.count_grpo_steps(seconds, group_seconds, fewest) < 1:
             return None
+        prompts = plan.choose_prompts_per_step(seconds, group_seconds, fewest)
         settings = GrpoSettings(
             learning_rate=self.factor * rate,
             steps=10**6,
             seconds=seconds,
-            prompts=plan.choose_prompts_per_step(seconds, group_seconds),
+            prompts=prompts,
+            updates=prompts // prompts_per_update if prompts_per_update else 1,
             group=ATTEMPTS_PER_PROMPT,
             seed=self.seed,
             **options,
@@ -320,15 +328,16 @@ class WorldSubject:
     ) -> float | None:
         probe, group_seconds = self._measure_play_speed(now, learner)
         rate = learner.choose_learning_rate("play")
-        # A failed episode is several times as long as a won one, so `level` gives each the same weight. Four
-        # updates a step learn faster than one, and four of eight episodes teach as much as all of them for
-        # half of the time (docs/design/training.md).
+        # A failed episode is several times as long as a won one, so `level` gives each the same weight.
+        # Several updates a step learn faster than one, and four of eight episodes teach as much as all of
+        # them for half of the time (docs/design/training.md).
         settings = now.plan_grpo(
             now.seconds - probe,
             group_seconds,
             rate,
+            plan.FEWEST_GAMES,
+            plan.GAMES_PER_UPDATE,
             level=True,
-            updates=plan.UPDATES_PER_STEP,
             hold=plan.HOLD_SHARE,
             learn_from=ATTEMPTS_PER_PROMPT // 2,
         )
