@@ -198,6 +198,7 @@ def measure_steps(chosen: argparse.Namespace) -> dict[str, Any]:
 
     EpisodeRollouts.attempt = timed  # type: ignore[method-assign, assignment]
     if chosen.shape:  # random weights never win: rewards are drawn, so that every episode is learnt
+        restrict_to_digits(model, tokenizer)
         dice = random.Random(0)
         EpisodeRollouts.reward = lambda *_: dice.random()  # type: ignore[method-assign]
     steps: list[float] = []
@@ -230,6 +231,19 @@ def measure_steps(chosen: argparse.Namespace) -> dict[str, Any]:
         "sampled_tokens_per_second": round(said / played),
         "parameters": parameters,
     }
+
+
+def restrict_to_digits(model: Any, tokenizer: Any) -> None:
+    """Let random weights generate digits only.
+
+    Their text has the same tokens when it is read again in the next turn, as that of a trained model has.
+    Otherwise each turn would be a training sequence of its own.
+    """
+    import torch
+
+    penalty = torch.full((model.config.vocab_size,), -1e4, device=model.device)
+    penalty[tokenizer.convert_tokens_to_ids(list("0123456789"))] = 0.0
+    model.lm_head.register_forward_hook(lambda _, __, logits: logits + penalty.to(logits.dtype))
 
 
 def build_sampler(model: Any, tokenizer: Any) -> Any:

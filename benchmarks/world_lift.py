@@ -30,6 +30,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import cycle, islice
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -108,7 +109,8 @@ class Subject:
         environment = self._world.environment()
         dice = random.Random(0)
         games = [
-            _play_random_game(environment, game, self.arena.kind(game), dice) for game in self.games[:count]
+            _play_random_game(environment, game, self.arena.kind(game), dice)
+            for game in islice(cycle(self.games), count)
         ]
         lost = [game for game in games if not game.won]
         return len(lost), encode_demonstrations(model, tokenizer, self.arena.prompt, lost)
@@ -227,7 +229,7 @@ def stages(subject: Subject, chosen: argparse.Namespace, seed: int) -> Iterator[
 
     if chosen.random_games:
         games, rows = subject.play_at_random(model, tokenizer, chosen.random_games)
-        form = SftSettings(chosen.sft_rate, 1, chosen.sft_batch, seed=seed)
+        form = SftSettings(chosen.sft_rate, chosen.random_epochs, chosen.sft_batch, seed=seed)
         result = imitate(model, rows, form, TrainingProgress("random commands", chosen.log))
         stage, last = graded("form", games=games, steps=result.steps, loss=round(result.loss, 3))
         yield stage, last
@@ -296,6 +298,7 @@ def main() -> None:
     parser.add_argument("--log", type=Path, help="a file for each step and each grading, as JSON lines")
     parser.add_argument("--expert", type=int, help="demonstrations of a run with so many; else --sft-games")
     parser.add_argument("--random-games", type=int, default=0, help="of random commands, before SFT")
+    parser.add_argument("--random-epochs", type=int, default=1)
     parser.add_argument("--sft-games", type=int, default=1000, help="that the full expert plays")
     parser.add_argument("--sft-epochs", type=int, default=2)
     parser.add_argument("--sft-rate", type=float, default=1e-3)
