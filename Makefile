@@ -21,7 +21,7 @@ TRACKERS := $(VENV)/trackers
 TORCH := torch==2.13.0
 # A file is run by one process, so that a run which several of its tests look at is made once. The order is that
 # of tests/conftest.py: files with whole runs first.
-IN_TWO_PROCESSES := -n 2 --dist loadfile --no-loadscope-reorder
+IN_PROCESSES := -n 4 --dist loadfile --no-loadscope-reorder
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help demo test test-quick test-agents test-campaigns test-trackers screenshots check docs fix lock clean bubblewrap
@@ -34,10 +34,10 @@ demo: $(READY) bubblewrap
 	@$(BIN)/agent2rl run --task alfworld-mini --agent recipe --model seedling --budget 8m30s --seed $(or $(SEED),0)
 
 test: $(SMOLLM2) bubblewrap chromium
-	@$(BIN)/python -m pytest $(IN_TWO_PROCESSES) $(ARGS)
+	@$(BIN)/python -m pytest $(IN_PROCESSES) $(ARGS)
 
 test-quick: $(READY)
-	@$(BIN)/python -m pytest $(IN_TWO_PROCESSES) --quick $(ARGS)
+	@$(BIN)/python -m pytest $(IN_PROCESSES) --quick $(ARGS)
 
 # All agents of other makers, in whole runs; the first time they are installed (2 GB).
 test-agents: $(READY) bubblewrap

@@ -189,29 +189,28 @@ def alive() -> Counter[str]:
     return Counter(process.name for process in resource_limits.find_descendants({os.getpid()}, everyone))
 
 
-def test_hostile_programs_fail_leave_nothing_and_do_not_slow_what_comes_after(sandboxes: ProgramPool) -> None:
+def test_hostile_programs_fail_leave_nothing_and_spare_what_comes_after(sandboxes: ProgramPool) -> None:
     honest = [make_job(f"{REFERENCE_PROGRAM}# {number}\n") for number in range(100)]
-
-    def seconds() -> float:
-        """The best of three: the machine has other work."""
-        taken = []
-        for _ in range(3):
-            began = time.monotonic()
-            assert all(verdict.passed for verdict in sandboxes.judge_jobs(honest))
-            taken.append(time.monotonic() - began)
-        return min(taken)
-
-    before = seconds()
-    time.sleep(1)  # the last of them are on their way out
-    crowd = alive()
+    assert all(verdict.passed for verdict in sandboxes.judge_jobs(honest))
+    crowd = wait_until_nobody_leaves()
     jobs = [make_job(source) for source in HOSTILE_PROGRAMS.values()]
     verdicts = dict(zip(HOSTILE_PROGRAMS, sandboxes.judge_jobs(jobs), strict=True))
     assert {key: verdict.note for key, verdict in verdicts.items() if verdict.passed} == {}
-    assert seconds() < 1.5 * before + 0.2
+    assert all(verdict.passed for verdict in sandboxes.judge_jobs(honest))
     until = time.monotonic() + 120
     while alive() != crowd and time.monotonic() < until:
         time.sleep(0.05)  # a program that has its verdict may be on its way out
     assert alive() == crowd
+
+
+def wait_until_nobody_leaves() -> Counter[str]:
+    """Return the processes once they have been the same for a second."""
+    crowd, since = alive(), time.monotonic()
+    while time.monotonic() - since < 1:
+        time.sleep(0.05)
+        if (now := alive()) != crowd:
+            crowd, since = now, time.monotonic()
+    return crowd
 
 
 @pytest.mark.parametrize("place", ["/tmp/left", "/dev/shm/left", "/workspace/left", "/home/agent/left"])
