@@ -1,9 +1,9 @@
 """Choose a balanced part of a campaign.
 
-All combinations get one fixed order, and a fraction takes the first ones of it. So the same fraction is always
-the same part, and a larger fraction contains a smaller one. The order takes from the tasks in turn. Within the
-task whose turn it is, it takes the combination whose values on the other axes, and then whose pairs of values,
-were taken least so far.
+All combinations get one fixed order, and a fraction takes the first ones of it. So the same fraction is
+always the same part, and a larger fraction contains a smaller one. The order takes from the tasks in turn.
+Within the task whose turn it is, it takes the combination whose values on the other axes, and then whose
+pairs of values, were taken least so far.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,8 @@ Integers = NDArray[np.int64]
 
 def select_fraction(experiments: Sequence[Experiment], fraction: float) -> tuple[Experiment, ...]:
     """Return this part of the experiments, at least one, in their own order."""
-    chosen = order_cells([experiment.cell for experiment in experiments], count_part(len(experiments), fraction))
+    count = count_part(len(experiments), fraction)
+    chosen = order_cells([experiment.cell for experiment in experiments], count)
     return tuple(experiments[place] for place in sorted(chosen))
 
 
@@ -69,5 +70,5 @@ def _encode(values: Sequence[str | int]) -> Integers:
 
 
 def _join(first: Integers, second: Integers) -> Integers:
-    _, codes = np.unique(first * (int(second.max()) + 1) + second, return_inverse=True)
-    return codes.astype(np.int64)
+    codes: Integers = np.unique(first * (int(second.max()) + 1) + second, return_inverse=True)[1]
+    return codes

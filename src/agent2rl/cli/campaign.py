@@ -21,7 +21,7 @@ from agent2rl.cli import opened_campaign
 from agent2rl.cli.campaign_table import CampaignDisplay, print_plan, print_statuses
 from agent2rl.cli.leaderboard import include_contaminated, protocol
 from agent2rl.cli.opened_campaign import OpenedCampaign, open_campaign, run_campaign
-from agent2rl.cli.options import as_json, runs_dir
+from agent2rl.cli.options import DurationParam, FractionParam, as_json, runs_dir
 from agent2rl.cli.run_digests import gather_digests, select_task_traits
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import Ending, ScoringProtocol
@@ -86,6 +86,17 @@ def add_executor_options(function: Callable[..., None]) -> Callable[..., None]:
 
 again = click.option("--again", is_flag=True, help="Also repeat experiments that are done.")
 limit = click.option("--limit", type=click.IntRange(1), help="Run at most this many experiments.")
+budget = click.option(
+    "--budget",
+    type=DurationParam(),
+    help="Time budget of every run, instead of the file's: 1h, 12h. Another budget is another experiment.",
+)
+fraction = click.option(
+    "--fraction",
+    type=FractionParam(),
+    help="Take only this part of the campaign, above 0 and up to 1. It is balanced over tasks, agents, modes "
+    "and seeds; a larger fraction contains a smaller one.",
+)
 
 
 @campaign_command.command("plan")
@@ -93,16 +104,36 @@ limit = click.option("--limit", type=click.IntRange(1), help="Run at most this m
 @add_executor_options
 @again
 @limit
+@budget
+@fraction
 @runs_dir
 @as_json
 def plan_command(
-    file: Path, again: bool, limit: int | None, runs_dir: Path | None, as_json: bool, **executor_options: Any
+    file: Path,
+    again: bool,
+    limit: int | None,
+    budget: float | None,
+    fraction: float | None,
+    runs_dir: Path | None,
+    as_json: bool,
+    **executor_options: Any,
 ) -> None:
-    """Show the state of each experiment, and the time and cost of what is left."""
-    campaign, options = open_campaign(file, runs_dir), _parse_executor_options(executor_options)
+    """Show the state of each experiment, and the time and cost of what is left.
+
+    A plan can be made on any machine. It warns if this machine lacks something that the runs need: cores,
+    memory, GPUs, a model, data or a key. `campaign run` refuses to start if not even one run fits here.
+
+    \b
+    agent2rl campaign plan campaigns/paper.toml --budget 12h
+    agent2rl campaign plan campaigns/paper.toml --fraction 0.1
+    """
+    options = _parse_executor_options(executor_options)
+    campaign = open_campaign(file, runs_dir, budget, fraction)
     statuses = campaign.find_statuses()
     plan = campaign.make_plan(statuses, select_runnable(statuses, again)[:limit], options)
     click.echo(plan.model_dump_json()) if as_json else print_plan(plan)
+    for warning in () if as_json else plan.warnings:
+        click.echo(f"warning: {warning}", err=True)
 
 
 @campaign_command.command("run")
@@ -110,6 +141,8 @@ def plan_command(
 @add_executor_options
 @again
 @limit
+@budget
+@fraction
 @click.option("--detach", is_flag=True, help="Slurm: submit the jobs and exit.")
 @runs_dir
 @as_json
@@ -117,6 +150,8 @@ def run_command(
     file: Path,
     again: bool,
     limit: int | None,
+    budget: float | None,
+    fraction: float | None,
     detach: bool,
     runs_dir: Path | None,
     as_json: bool,
@@ -135,7 +170,7 @@ def run_command(
             "--detach needs --executor slurm.", "With other executors, runs end with this command."
         )
     run_campaign(
-        open_campaign(file, runs_dir),
+        open_campaign(file, runs_dir, budget, fraction),
         options,
         lambda statuses: select_runnable(statuses, again)[:limit],
         as_json,
@@ -156,6 +191,7 @@ def run_command(
 )
 @add_executor_options
 @limit
+@budget
 @runs_dir
 @as_json
 def retry_command(
@@ -163,6 +199,7 @@ def retry_command(
     all_failed: bool,
     ending: tuple[str, ...],
     limit: int | None,
+    budget: float | None,
     runs_dir: Path | None,
     as_json: bool,
     **executor_options: Any,
@@ -176,7 +213,7 @@ def retry_command(
         raise UserError("Choose what to retry.", "Use --failed, or --ending NAME.")
     endings = cast(tuple[Ending, ...], ending)
     run_campaign(
-        open_campaign(file, runs_dir),
+        open_campaign(file, runs_dir, budget),
         _parse_executor_options(executor_options),
         lambda statuses: select_failed(statuses, all_failed, endings)[:limit],
         as_json,
@@ -188,11 +225,14 @@ def retry_command(
 @click.option(
     "--once", is_flag=True, help="Print the table once and exit.  [default if stdout is not a terminal]"
 )
+@budget
 @runs_dir
 @as_json
-def status_command(file: Path, once: bool, runs_dir: Path | None, as_json: bool) -> None:
+def status_command(
+    file: Path, once: bool, budget: float | None, runs_dir: Path | None, as_json: bool
+) -> None:
     """Show the state of each experiment, and update it until all are done."""
-    campaign = open_campaign(file, runs_dir)
+    campaign = open_campaign(file, runs_dir, budget)
     statuses = campaign.find_statuses()
     if as_json:
         click.echo(opened_campaign.format_statuses_json(campaign, statuses))
@@ -210,10 +250,11 @@ def status_command(file: Path, once: bool, runs_dir: Path | None, as_json: bool)
 @campaign_command.command("stop")
 @campaign_file
 @click.option("--now", is_flag=True, help="Abort the runs instead of stopping them cleanly.")
+@budget
 @runs_dir
-def stop_command(file: Path, now: bool, runs_dir: Path | None) -> None:
+def stop_command(file: Path, now: bool, budget: float | None, runs_dir: Path | None) -> None:
     """Stop all processes that run this campaign, and wait until all its runs have ended."""
-    campaign = open_campaign(file, runs_dir)
+    campaign = open_campaign(file, runs_dir, budget)
     sessions = list_open_sessions(campaign.runs, campaign.campaign.name)
     for session, _ in sessions:
         session.request_stop("now" if now else "stop")
