@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any, cast
 
 import click
+from click.core import ParameterSource
 
-from agent2rl.analysis.campaigns.campaign_analysis import analyse_campaign
+from agent2rl.analysis.campaigns.campaign_analysis import CampaignAnalysis, analyse_campaign
+from agent2rl.analysis.campaigns.paper_view import build_paper_view
+from agent2rl.analysis.campaigns.run_digest import RunDigest, select_runs
 from agent2rl.campaign import executors
 from agent2rl.campaign.claims_and_sessions import (
     CampaignSession,
@@ -25,6 +28,8 @@ from agent2rl.cli.options import DurationParam, FractionParam, as_json, runs_dir
 from agent2rl.cli.run_digests import gather_digests, select_task_traits
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import Ending, ScoringProtocol
+from agent2rl.record.paths import RunPaths
+from agent2rl.report.published_summary import read_summary
 
 POLL_SECONDS = 0.5
 
@@ -276,15 +281,26 @@ def stop_command(file: Path, now: bool, budget: float | None, runs_dir: Path | N
     type=click.Path(path_type=Path, file_okay=False),
     help="Write the report to this folder.  [default: campaign-NAME in the current one]",
 )
+@click.option(
+    "--paper",
+    is_flag=True,
+    help="Write the paper's figures 3, 5, 6, 7 and 9 and its coverage table instead. Uses --protocol paper "
+    "unless you give another one.",
+)
 @protocol
 @include_contaminated
+@budget
 @runs_dir
 @as_json
+@click.pass_context
 def report_command(
+    context: click.Context,
     source: Path,
     output: Path | None,
+    paper: bool,
     protocol: ScoringProtocol,
     include_contaminated: bool,
+    budget: float | None,
     runs_dir: Path | None,
     as_json: bool,
 ) -> None:
@@ -297,10 +313,20 @@ def report_command(
     leaderboard.csv, cells.csv
 
     \b
+    With --paper:
+    paper.html, paper.md, paper.json
+    figures/        figure-3, -5, -6, -7 and -9, each as SVG, PNG and CSV
+    coverage.csv, coverage-runs.csv
+    summaries/      the summary.jsonl of each run, in the published schema
+
+    \b
     agent2rl campaign report campaigns/smoke.toml -o docs/results/smoke
+    agent2rl campaign report campaigns/paper.toml --paper --budget 12h
     agent2rl campaign report runs/
     """
-    name, about, runs = opened_campaign.find_campaign_runs(source, runs_dir)
+    if paper and context.get_parameter_source("protocol") is ParameterSource.DEFAULT:
+        protocol = "paper"
+    name, about, runs = opened_campaign.find_campaign_runs(source, runs_dir, budget)
     gathered = gather_digests(runs)
     analysis = analyse_campaign(
         gathered.digests,
@@ -311,6 +337,10 @@ def report_command(
         gathered.unreadable,
         include_contaminated,
     )
+    if paper:
+        target = output or Path(f"paper-{name or 'all'}")
+        _write_paper_report(analysis, gathered.digests, runs, target, include_contaminated, as_json)
+        return
     from agent2rl.report import campaign_page
 
     written = campaign_page.write(analysis, output or Path(f"campaign-{name or 'all'}"))
@@ -320,6 +350,39 @@ def report_command(
     click.echo(campaign_page.sentence(analysis))
     for note in campaign_page.notes(analysis):
         click.echo(f"note: {note}", err=True)
+    click.echo(f"report: {written}")
+
+
+def _write_paper_report(
+    analysis: CampaignAnalysis,
+    digests: Sequence[RunDigest],
+    runs: Sequence[RunPaths],
+    output: Path,
+    include_contaminated: bool,
+    as_json: bool,
+) -> None:
+    """Write the paper's figures; refuse if no run has a result to draw."""
+    protocol = analysis.protocol
+    shown = select_runs(digests, protocol, include_contaminated).runs
+    if not any(not each.excluded for each in shown):
+        raise UserError(
+            f"None of the {len(digests)} runs is finished and has a gain under protocol {protocol}"
+            f" ({analysis.other_protocol} have another protocol).",
+            "Choose another protocol with --protocol, or run the campaign first.",
+        )
+    finished = {each.run_id for each in shown if each.state != "running"}
+    summaries = {paths.run_id: read_summary(paths) for paths in runs if paths.run_id in finished}
+    from agent2rl.report import paper_page
+
+    view = build_paper_view(digests, protocol, include_contaminated)
+    written = paper_page.write_paper_report(analysis, view, summaries, output)
+    if as_json:
+        click.echo((output / "paper.json").read_text(encoding="utf-8"), nl=False)
+        return
+    for note in view.deviations:
+        click.echo(f"note: {note}", err=True)
+    for figure in paper_page.list_paper_figures(analysis, view):
+        click.echo(f"figure {figure.number}: {f'missing. {figure.missing}' if figure.missing else 'drawn'}")
     click.echo(f"report: {written}")
 
 

@@ -114,8 +114,13 @@ STRONGEST = 0.85
 """Opacity of the largest gain."""
 
 
-def draw_gains(heatmap: Heatmap, narrow: bool = False) -> Figure | None:
-    """Draw each cell's mean gain and number of runs, with a star if the gain is significant."""
+def draw_gains(
+    heatmap: Heatmap, narrow: bool = False, marks: Mapping[tuple[str, str], str] | None = None
+) -> Figure | None:
+    """Draw each cell's mean gain and number of runs, with a star if the gain is significant.
+
+    `marks` has a word for some cells, by row and column. These cells also get a frame.
+    """
     known = [each for each in heatmap.cells if each.cell.mean]
     if not known:
         return None
@@ -134,11 +139,22 @@ def draw_gains(heatmap: Heatmap, narrow: bool = False) -> Figure | None:
         box = Rectangle((at[0] - 0.48, at[1] - 0.47), 0.96, 0.94, linewidth=0)
         box.set(facecolor=colour, alpha=STRONGEST * 0.6 * abs(mean.value) / most)
         axes.add_patch(box)
-        marks = ("*" if each.star else "") + (formatting.CONTAMINATED_MARK if each.cell.contaminated else "")
-        axes.text(*at, f"{mean.value:+.1f}{marks}", ha="center", va="bottom", color=INK)
-        axes.text(at[0], at[1] + 0.08, f"n = {each.cell.n}", ha="center", va="top", fontsize=6.5, color=DIM)
+        word = marks.get((each.row, each.column)) if marks else None
+        if word:
+            _draw_frame(axes, at, word)
+        signs = ("*" if each.star else "") + (formatting.CONTAMINATED_MARK if each.cell.contaminated else "")
+        axes.text(*at, f"{mean.value:+.1f}{signs}", ha="center", va="bottom", color=INK)
+        below = f"n = {each.cell.n}" + (f" · {word}" if word else "")
+        axes.text(at[0], at[1] + 0.08, below, ha="center", va="top", fontsize=6.5, color=DIM)
     _label_grid(axes, rows, columns, narrow)
     return figure
+
+
+def _draw_frame(axes: Axes, at: tuple[int, int], word: str) -> None:
+    """Frame a marked cell: solid if it is the best, dashed if not."""
+    frame = Rectangle((at[0] - 0.48, at[1] - 0.47), 0.96, 0.94, fill=False, linewidth=1.4)
+    frame.set(edgecolor=ACCENT if word == "best" else BAD, linestyle="-" if word == "best" else "--")
+    axes.add_patch(frame)
 
 
 def _label_grid(axes: Axes, rows: tuple[str, ...], columns: tuple[str, ...], narrow: bool) -> None:
