@@ -78,10 +78,8 @@ class _RequirementChecks:
 
     def _check_price(self, name: str, capped: bool) -> Iterator[str]:
         if self._prices.find_price(parse_driver(name).model) is None:
-            hint = (
-                "so that a limit in dollars cannot be enforced" if capped else "so that its cost is unknown"
-            )
-            yield f"The driver {name} has no known price, {hint}. Set it in a file (AGENT2RL_PRICES)."
+            effect = "a limit in dollars cannot be enforced" if capped else "its cost is unknown"
+            yield f"The driver {name} has no known price: {effect}. Set it in a file (AGENT2RL_PRICES)."
 
 
 def _check_data(spec: RunSpec) -> Iterator[str]:
