@@ -38,7 +38,7 @@ def parse_spec(arguments: Sequence[str], gpus: bool) -> RunSpec:
     return RunSpec(
         task=values["task"],
         agent=values["agent"],
-        mode=values["mode"],  # type: ignore[arg-type]
+        mode=values["mode"],
         model="m",
         engine="e",
         seed=int(values["seed"]),

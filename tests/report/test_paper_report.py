@@ -13,6 +13,7 @@ from agent2rl.report.digests import VERSION, CachedDigest
 from agent2rl.report.paper_page import PaperData
 from tests.helpers.run_digests import make_digest, make_score_course
 from tests.helpers.run_launcher import RunLauncher
+from tests.helpers.small_campaigns import write_campaign
 
 NUMBERS = (3, 5, 6, 7, 9)
 HOURS_12 = 43200.0
@@ -172,6 +173,27 @@ def test_a_campaign_without_a_finished_run_is_refused_and_leaves_nothing(
     assert done.returncode != 0
     assert "None of the 1 runs is finished and has a gain under protocol paper" in done.stderr
     assert not target.exists()
+
+
+def test_a_campaign_file_without_runs_is_refused_and_leaves_nothing(launcher: RunLauncher) -> None:
+    file, target = write_campaign(launcher, ["nop"]), launcher.home / "out"
+    done = launcher.cli("campaign", "report", file, "--paper", "-o", str(target))
+    assert done.returncode != 0
+    assert "small has no runs" in done.stderr
+    assert not target.exists()
+    done = launcher.cli("campaign", "report", str(launcher.home), "--paper", "--budget", "12h")
+    assert "--budget needs a campaign file." in done.stderr
+
+
+def test_names_from_others_are_text_on_the_page(launcher: RunLauncher) -> None:
+    hostile = "<script>alert(1)</script>=cmd\u202e"
+    runs = [make_run(1.0 + at, run_id=mode, driver=hostile, mode=mode) for at, mode in enumerate(PAPER_MODES)]
+    target = launcher.home / "out"
+    done = launcher.cli("campaign", "report", store_runs(launcher, runs), "--paper", "-o", str(target))
+    assert done.returncode == 0, done.stderr
+    page = (target / "paper.html").read_text()
+    assert "<script>alert" not in page
+    assert "\u202e" not in page
 
 
 def test_another_protocol_can_be_asked_for(launcher: RunLauncher) -> None:
