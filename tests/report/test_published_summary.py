@@ -1,6 +1,7 @@
 """How attempts become lines of the published summary.jsonl."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,8 @@ STARTED = 1_790_000_000.0
 
 def make_findings(*attempts: AttemptFindings, evidence: str = "") -> Findings:
     pieces = (Evidence(id="E1", kind="code", where="train.py:1", text=evidence),)
-    return Findings.model_construct(None, **{"attempts": attempts, "evidence": pieces})  # type: ignore[arg-type]
+    fields: dict[str, Any] = {"attempts": attempts, "evidence": pieces}
+    return Findings.model_construct(None, **fields)
 
 
 def make_attempt(**known: object) -> AttemptFindings:
