@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -187,3 +188,71 @@ def test_a_campaign_of_the_repository_can_be_planned(launcher: RunLauncher, name
     assert len(found["runs"]) == COUNTS[name]
     assert all(run["state"] == "todo" for run in found["runs"])
     assert not launcher.runs.exists(), "looking at a plan leaves nothing"
+
+
+def plan_paper(launcher: RunLauncher, *options: str, **environment: str) -> dict[str, Any]:
+    done = launcher.cli("campaign", "plan", str(CAMPAIGNS / "paper.toml"), "--json", *options, **environment)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_the_papers_campaign_states_its_cost_on_any_machine(launcher: RunLauncher) -> None:
+    found = plan_paper(launcher, "--budget", "12h")
+    assert found["gpu_hours"] == 414 * 12
+    drivers = {each["driver"]: each for each in found["drivers"]}
+    assert sum(each["runs"] for each in drivers.values()) == 414
+    assert sum(each["usd"] for each in drivers.values()) == found["usd"] == 414 * 50
+    assert all(each["at_most"] for each in drivers.values())
+    assert drivers["claude-opus-4-6"]["usd_per_million_output"] == 25.0
+    assert found["judges"] == ["gpt-4o"]
+    assert plan_paper(launcher)["gpu_hours"] == 414, "the default budget is short"
+
+
+def test_a_plan_warns_of_what_is_not_here_and_a_run_refuses(launcher: RunLauncher) -> None:
+    warnings = "\n".join(plan_paper(launcher, ANTHROPIC_API_KEY="k" * 20)["warnings"])
+    assert "OPENAI_API_KEY is not set. Needed by" in warnings
+    assert "ANTHROPIC_API_KEY" not in warnings
+    assert "The data of webshop is not on this machine" in warnings
+    assert "The model Qwen/Qwen2.5-7B-Instruct@" in warnings
+    file = launcher.home / "large.toml"
+    file.write_text(
+        'name = "large"\n[axes]\ntask = ["gsm8k-mini"]\nagent = ["nop"]\n'
+        "[resources]\ncpus = 100000\ngpus = 1000\n"
+    )
+    done = launcher.cli("campaign", "plan", str(file))
+    assert done.returncode == 0
+    assert "warning: A run of this campaign needs 100,000 cores" in done.stderr
+    assert "warning: A run of this campaign needs 1,000 GPUs" in done.stderr
+    done = launcher.cli("campaign", "run", str(file))
+    assert done.returncode != 0
+    assert "error: A run of this campaign needs 100,000 cores" in done.stderr
+    assert not launcher.runs.exists()
+
+
+def test_a_price_that_nobody_knows_is_said(launcher: RunLauncher) -> None:
+    file = launcher.home / "unpriced.toml"
+    file.write_text(
+        'name = "unpriced"\n[axes]\ntask = ["gsm8k-mini"]\nagent = ["script"]\n'
+        'driver = ["mine@http://127.0.0.1:9/v1"]\n'
+    )
+    done = launcher.cli("campaign", "plan", str(file))
+    assert "mine@http://127.0.0.1:9/v1: 1 run, unknown cost of 1 run (price unknown)" in done.stdout
+    assert "has no known price: its cost is unknown" in done.stderr
+    prices = launcher.home / "prices.toml"
+    prices.write_text('["mine"]\ninput = 1.0\noutput = 2.0\n')
+    done = launcher.cli("campaign", "plan", str(file), AGENT2RL_PRICES=str(prices))
+    assert "($1.00 in and $2.00 out per million tokens)" in done.stdout
+    assert "no known price" not in done.stderr
+
+
+def test_another_budget_is_another_experiment_in_overrides_too(launcher: RunLauncher) -> None:
+    file = str(CAMPAIGNS / "smoke.toml")
+    ids, seconds = {}, {}
+    for options in ((), ("--budget", "3m"), ("--budget", "7m")):
+        found = json.loads(launcher.cli("campaign", "plan", file, "--json", *options).stdout)
+        ids[options] = {run["experiment"] for run in found["runs"]}
+        seconds[options] = {run["seconds"] for run in found["runs"]}
+    assert seconds == {(): {180, 300}, ("--budget", "3m"): {180}, ("--budget", "7m"): {420}}
+    assert len(ids[()] & ids["--budget", "3m"]) == 6
+    assert not ids[()] & ids["--budget", "7m"]

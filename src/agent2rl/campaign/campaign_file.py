@@ -206,6 +206,16 @@ def _list_known_keys(loc: tuple[int | str, ...]) -> str:
     return ", ".join(kind.model_fields)
 
 
+def replace_budget(campaign: CampaignSpec, seconds: float) -> CampaignSpec:
+    """Give every run of a campaign this time budget, whatever its settings and overrides say."""
+    overrides = tuple(
+        each.model_copy(update={"set": {key: value for key, value in each.set.items() if key != "budget"}})
+        for each in campaign.override
+    )
+    settings = {**campaign.settings, "budget": f"{seconds}s"}
+    return campaign.model_copy(update={"settings": settings, "override": overrides})
+
+
 # From a campaign to its experiments
 
 Cell = Mapping[str, str | int]

@@ -36,21 +36,31 @@ FOLDER = Path("/tmp/agent2rl-gpus")
 
 def count_parallel_runs(resources: RunResources, gpus: Sequence[str]) -> int:
     """Return how many runs fit on this machine at the same time."""
-    cores, memory = len(os.sched_getaffinity(0)), machine.read_memory_bytes()
-    fits = [1 if resources.cpus is None and not resources.gpus else cores]
-    for resource, available, needed in (
-        ("cores", cores, resources.cpus),
-        ("GPUs", len(gpus), resources.gpus),
-        ("bytes of memory", memory, resources.memory_bytes),
-    ):
-        if needed and available < needed:
-            raise MachineError(
-                f"A run of this campaign needs {needed:,} {resource}, but this machine has {available:,}.",
-                "Reduce [resources] in the campaign file, or run it elsewhere: --executor ray or slurm.",
-            )
-        if needed:
-            fits.append(available // needed)
+    if shortages := list_shortages(resources, gpus):
+        raise MachineError(
+            shortages[0],
+            "Reduce [resources] in the campaign file, or run it elsewhere: --executor ray or slurm.",
+        )
+    fits = [1 if resources.cpus is None and not resources.gpus else len(os.sched_getaffinity(0))]
+    fits += [available // needed for _, available, needed in _list_needs(resources, gpus) if needed]
     return min(fits)
+
+
+def list_shortages(resources: RunResources, gpus: Sequence[str]) -> list[str]:
+    """Return a sentence for each resource of which this machine has too little for one run."""
+    return [
+        f"A run of this campaign needs {needed:,} {resource}, but this machine has {available:,}."
+        for resource, available, needed in _list_needs(resources, gpus)
+        if needed and available < needed
+    ]
+
+
+def _list_needs(resources: RunResources, gpus: Sequence[str]) -> list[tuple[str, int, int | None]]:
+    return [
+        ("cores", len(os.sched_getaffinity(0)), resources.cpus),
+        ("GPUs", len(gpus), resources.gpus),
+        ("bytes of memory", machine.read_memory_bytes(), resources.memory_bytes),
+    ]
 
 
 class CoreLeases:

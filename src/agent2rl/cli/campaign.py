@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any, cast
 
 import click
+from click.core import ParameterSource
 
-from agent2rl.analysis.campaigns.campaign_analysis import analyse_campaign
+from agent2rl.analysis.campaigns.campaign_analysis import CampaignAnalysis, analyse_campaign
+from agent2rl.analysis.campaigns.paper_view import build_paper_view
+from agent2rl.analysis.campaigns.run_digest import RunDigest, select_runs
 from agent2rl.campaign import executors
 from agent2rl.campaign.claims_and_sessions import (
     CampaignSession,
@@ -21,10 +24,12 @@ from agent2rl.cli import opened_campaign
 from agent2rl.cli.campaign_table import CampaignDisplay, print_plan, print_statuses
 from agent2rl.cli.leaderboard import include_contaminated, protocol
 from agent2rl.cli.opened_campaign import OpenedCampaign, open_campaign, run_campaign
-from agent2rl.cli.options import as_json, runs_dir
+from agent2rl.cli.options import DurationParam, FractionParam, as_json, runs_dir
 from agent2rl.cli.run_digests import gather_digests, select_task_traits
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import Ending, ScoringProtocol
+from agent2rl.record.paths import RunPaths
+from agent2rl.report.published_summary import read_summary
 
 POLL_SECONDS = 0.5
 
@@ -86,6 +91,17 @@ def add_executor_options(function: Callable[..., None]) -> Callable[..., None]:
 
 again = click.option("--again", is_flag=True, help="Also repeat experiments that are done.")
 limit = click.option("--limit", type=click.IntRange(1), help="Run at most this many experiments.")
+budget = click.option(
+    "--budget",
+    type=DurationParam(),
+    help="Time budget of every run, instead of the file's: 1h, 12h. Another budget is another experiment.",
+)
+fraction = click.option(
+    "--fraction",
+    type=FractionParam(),
+    help="Take only this part of the campaign, above 0 and up to 1. It is balanced over tasks, agents, modes "
+    "and seeds; a larger fraction contains a smaller one.",
+)
 
 
 @campaign_command.command("plan")
@@ -93,16 +109,36 @@ limit = click.option("--limit", type=click.IntRange(1), help="Run at most this m
 @add_executor_options
 @again
 @limit
+@budget
+@fraction
 @runs_dir
 @as_json
 def plan_command(
-    file: Path, again: bool, limit: int | None, runs_dir: Path | None, as_json: bool, **executor_options: Any
+    file: Path,
+    again: bool,
+    limit: int | None,
+    budget: float | None,
+    fraction: float | None,
+    runs_dir: Path | None,
+    as_json: bool,
+    **executor_options: Any,
 ) -> None:
-    """Show the state of each experiment, and the time and cost of what is left."""
-    campaign, options = open_campaign(file, runs_dir), _parse_executor_options(executor_options)
+    """Show the state of each experiment, and the time and cost of what is left.
+
+    A plan can be made on any machine. It warns if this machine lacks something that the runs need: cores,
+    memory, GPUs, a model, data or a key. `campaign run` refuses to start if not even one run fits here.
+
+    \b
+    agent2rl campaign plan campaigns/paper.toml --budget 12h
+    agent2rl campaign plan campaigns/paper.toml --fraction 0.1
+    """
+    options = _parse_executor_options(executor_options)
+    campaign = open_campaign(file, runs_dir, budget, fraction)
     statuses = campaign.find_statuses()
     plan = campaign.make_plan(statuses, select_runnable(statuses, again)[:limit], options)
     click.echo(plan.model_dump_json()) if as_json else print_plan(plan)
+    for warning in () if as_json else plan.warnings:
+        click.echo(f"warning: {warning}", err=True)
 
 
 @campaign_command.command("run")
@@ -110,6 +146,8 @@ def plan_command(
 @add_executor_options
 @again
 @limit
+@budget
+@fraction
 @click.option("--detach", is_flag=True, help="Slurm: submit the jobs and exit.")
 @runs_dir
 @as_json
@@ -117,6 +155,8 @@ def run_command(
     file: Path,
     again: bool,
     limit: int | None,
+    budget: float | None,
+    fraction: float | None,
     detach: bool,
     runs_dir: Path | None,
     as_json: bool,
@@ -135,7 +175,7 @@ def run_command(
             "--detach needs --executor slurm.", "With other executors, runs end with this command."
         )
     run_campaign(
-        open_campaign(file, runs_dir),
+        open_campaign(file, runs_dir, budget, fraction),
         options,
         lambda statuses: select_runnable(statuses, again)[:limit],
         as_json,
@@ -156,6 +196,7 @@ def run_command(
 )
 @add_executor_options
 @limit
+@budget
 @runs_dir
 @as_json
 def retry_command(
@@ -163,6 +204,7 @@ def retry_command(
     all_failed: bool,
     ending: tuple[str, ...],
     limit: int | None,
+    budget: float | None,
     runs_dir: Path | None,
     as_json: bool,
     **executor_options: Any,
@@ -176,7 +218,7 @@ def retry_command(
         raise UserError("Choose what to retry.", "Use --failed, or --ending NAME.")
     endings = cast(tuple[Ending, ...], ending)
     run_campaign(
-        open_campaign(file, runs_dir),
+        open_campaign(file, runs_dir, budget),
         _parse_executor_options(executor_options),
         lambda statuses: select_failed(statuses, all_failed, endings)[:limit],
         as_json,
@@ -188,11 +230,14 @@ def retry_command(
 @click.option(
     "--once", is_flag=True, help="Print the table once and exit.  [default if stdout is not a terminal]"
 )
+@budget
 @runs_dir
 @as_json
-def status_command(file: Path, once: bool, runs_dir: Path | None, as_json: bool) -> None:
+def status_command(
+    file: Path, once: bool, budget: float | None, runs_dir: Path | None, as_json: bool
+) -> None:
     """Show the state of each experiment, and update it until all are done."""
-    campaign = open_campaign(file, runs_dir)
+    campaign = open_campaign(file, runs_dir, budget)
     statuses = campaign.find_statuses()
     if as_json:
         click.echo(opened_campaign.format_statuses_json(campaign, statuses))
@@ -210,10 +255,11 @@ def status_command(file: Path, once: bool, runs_dir: Path | None, as_json: bool)
 @campaign_command.command("stop")
 @campaign_file
 @click.option("--now", is_flag=True, help="Abort the runs instead of stopping them cleanly.")
+@budget
 @runs_dir
-def stop_command(file: Path, now: bool, runs_dir: Path | None) -> None:
+def stop_command(file: Path, now: bool, budget: float | None, runs_dir: Path | None) -> None:
     """Stop all processes that run this campaign, and wait until all its runs have ended."""
-    campaign = open_campaign(file, runs_dir)
+    campaign = open_campaign(file, runs_dir, budget)
     sessions = list_open_sessions(campaign.runs, campaign.campaign.name)
     for session, _ in sessions:
         session.request_stop("now" if now else "stop")
@@ -235,15 +281,26 @@ def stop_command(file: Path, now: bool, runs_dir: Path | None) -> None:
     type=click.Path(path_type=Path, file_okay=False),
     help="Write the report to this folder.  [default: campaign-NAME in the current one]",
 )
+@click.option(
+    "--paper",
+    is_flag=True,
+    help="Write the paper's figures 3, 5, 6, 7 and 9 and its coverage table instead. Uses --protocol paper "
+    "unless you give another one.",
+)
 @protocol
 @include_contaminated
+@budget
 @runs_dir
 @as_json
+@click.pass_context
 def report_command(
+    context: click.Context,
     source: Path,
     output: Path | None,
+    paper: bool,
     protocol: ScoringProtocol,
     include_contaminated: bool,
+    budget: float | None,
     runs_dir: Path | None,
     as_json: bool,
 ) -> None:
@@ -256,10 +313,20 @@ def report_command(
     leaderboard.csv, cells.csv
 
     \b
+    With --paper:
+    paper.html, paper.md, paper.json
+    figures/        figure-3, -5, -6, -7 and -9, each as SVG, PNG and CSV
+    coverage.csv, coverage-runs.csv
+    summaries/      the summary.jsonl of each run, in the published schema
+
+    \b
     agent2rl campaign report campaigns/smoke.toml -o docs/results/smoke
+    agent2rl campaign report campaigns/paper.toml --paper --budget 12h
     agent2rl campaign report runs/
     """
-    name, about, runs = opened_campaign.find_campaign_runs(source, runs_dir)
+    if paper and context.get_parameter_source("protocol") is ParameterSource.DEFAULT:
+        protocol = "paper"
+    name, about, runs = opened_campaign.find_campaign_runs(source, runs_dir, budget)
     gathered = gather_digests(runs)
     analysis = analyse_campaign(
         gathered.digests,
@@ -270,6 +337,10 @@ def report_command(
         gathered.unreadable,
         include_contaminated,
     )
+    if paper:
+        target = output or Path(f"paper-{name or 'all'}")
+        _write_paper_report(analysis, gathered.digests, runs, target, include_contaminated, as_json)
+        return
     from agent2rl.report import campaign_page
 
     written = campaign_page.write(analysis, output or Path(f"campaign-{name or 'all'}"))
@@ -279,6 +350,39 @@ def report_command(
     click.echo(campaign_page.sentence(analysis))
     for note in campaign_page.notes(analysis):
         click.echo(f"note: {note}", err=True)
+    click.echo(f"report: {written}")
+
+
+def _write_paper_report(
+    analysis: CampaignAnalysis,
+    digests: Sequence[RunDigest],
+    runs: Sequence[RunPaths],
+    output: Path,
+    include_contaminated: bool,
+    as_json: bool,
+) -> None:
+    """Write the paper's figures; refuse if no run has a result to draw."""
+    protocol = analysis.protocol
+    shown = select_runs(digests, protocol, include_contaminated).runs
+    if not any(not each.excluded for each in shown):
+        raise UserError(
+            f"None of the {len(digests)} runs is finished and has a gain under protocol {protocol}"
+            f" ({analysis.other_protocol} have another protocol).",
+            "Choose another protocol with --protocol, or run the campaign first.",
+        )
+    finished = {each.run_id for each in shown if each.state != "running"}
+    summaries = {paths.run_id: read_summary(paths) for paths in runs if paths.run_id in finished}
+    from agent2rl.report import paper_page
+
+    view = build_paper_view(digests, protocol, include_contaminated)
+    written = paper_page.write_paper_report(analysis, view, summaries, output)
+    if as_json:
+        click.echo((output / "paper.json").read_text(encoding="utf-8"), nl=False)
+        return
+    for note in view.deviations:
+        click.echo(f"note: {note}", err=True)
+    for figure in paper_page.list_paper_figures(analysis, view):
+        click.echo(f"figure {figure.number}: {f'missing. {figure.missing}' if figure.missing else 'drawn'}")
     click.echo(f"report: {written}")
 
 

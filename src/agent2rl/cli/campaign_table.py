@@ -15,7 +15,7 @@ from rich.text import Text
 from agent2rl.campaign.campaign_file import Cell
 from agent2rl.campaign.experiment_status import ExperimentStatus
 from agent2rl.campaign.jobs import EndedJob
-from agent2rl.campaign.plan import CampaignPlan
+from agent2rl.campaign.plan import CampaignPlan, DriverCost
 
 COLOURS = {
     "todo": "dim",
@@ -65,11 +65,49 @@ def print_plan(plan: CampaignPlan) -> None:
     if not chosen:
         console.print("nothing to run")
         return
-    cost = f"${plan.usd:,.2f}" + (f" and {plan.usd_unknown} of unknown cost" if plan.usd_unknown else "")
+    for line in format_cost_lines(plan):
+        console.print(line, markup=False)
     wall = f", {format_duration(plan.wall_seconds)} with {plan.parallel} at once" if plan.wall_seconds else ""
-    console.print(f"to run (←): {len(chosen)}, {format_duration(plan.run_seconds)} together{wall}, {cost}")
+    console.print(f"time (←): {format_duration(plan.run_seconds)} together{wall}")
     if not all(run.beside_known for run in chosen):
         console.print("+: plus set-up and grading; no earlier run of the task shows how long they take")
+
+
+def format_cost_lines(plan: CampaignPlan) -> list[str]:
+    """Return what the chosen runs cost: their number, GPU hours, and dollars by driver."""
+    chosen = sum(run.chosen for run in plan.runs)
+    part = ""
+    if plan.fraction is not None:
+        part = f" (a fraction of {plan.fraction:g}: {len(plan.runs)} of {plan.whole} experiments)"
+    gpu = f"{plan.gpu_hours:,.1f} GPU hours" if plan.gpus else "no GPU"
+    bound = "at most " if all(cost.at_most for cost in plan.drivers if cost.driver) and plan.usd else ""
+    usd = _format_usd(plan.usd, plan.usd_unknown)
+    lines = [f"to run (←): {chosen}{part}, {gpu}, {bound}{usd}"]
+    for cost in plan.drivers:
+        if cost.driver:
+            runs = "1 run" if cost.runs == 1 else f"{cost.runs} runs"
+            bound = "at most " if cost.at_most else ""
+            usd = _format_usd(cost.usd, cost.usd_unknown)
+            lines.append(f"  {_sanitize_line(cost.driver)}: {runs}, {bound}{usd} ({_format_price(cost)})")
+    if plan.judges:
+        judges = ", ".join(_sanitize_line(name) for name in plan.judges)
+        lines.append(f"  not included: what the judges cost ({judges})")
+    return lines
+
+
+def _format_usd(usd: float, unknown: int) -> str:
+    if not unknown:
+        return f"${usd:,.2f}"
+    runs = "1 run" if unknown == 1 else f"{unknown} runs"
+    return f"${usd:,.2f} and {runs} of unknown cost" if usd else f"unknown cost of {runs}"
+
+
+def _format_price(cost: DriverCost) -> str:
+    if cost.usd_per_million_input is None or cost.usd_per_million_output is None:
+        return "price unknown"
+    return (
+        f"${cost.usd_per_million_input:.2f} in and ${cost.usd_per_million_output:.2f} out per million tokens"
+    )
 
 
 def print_statuses(statuses: Sequence[ExperimentStatus]) -> None:

@@ -14,17 +14,26 @@ import click
 
 from agent2rl import registry
 from agent2rl.campaign import executors
-from agent2rl.campaign.campaign_file import CampaignSpec, Experiment, expand_experiments, read_campaign
+from agent2rl.campaign.campaign_file import (
+    CampaignSpec,
+    Experiment,
+    expand_experiments,
+    read_campaign,
+    replace_budget,
+)
 from agent2rl.campaign.claims_and_sessions import CampaignSession, ExperimentClaims
 from agent2rl.campaign.experiment_status import ExperimentStatus, RunHistory, find_statuses
+from agent2rl.campaign.fraction import select_fraction
 from agent2rl.campaign.jobs import CampaignJob, EndedJob, JobExecutor, make_jobs, run_jobs
 from agent2rl.campaign.plan import CampaignPlan, CostEstimator, make_plan
+from agent2rl.campaign.requirements import count_slots_or_warn, find_missing
 from agent2rl.cli import run as one_run
-from agent2rl.cli.campaign_table import CampaignDisplay, print_statuses
+from agent2rl.cli.campaign_table import CampaignDisplay, format_cost_lines, print_statuses
 from agent2rl.cli.main import COMMANDS
 from agent2rl.cli.run_digests import require_runs_in
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import RunSpec
+from agent2rl.gateway.prices import load_prices
 from agent2rl.record.paths import RunPaths, claims_folder
 from agent2rl.run import machine
 from agent2rl.run.assets import pin_model_name
@@ -45,6 +54,10 @@ class OpenedCampaign:
     settings: Settings
     history: RunHistory
     claims: ExperimentClaims
+    fraction: float | None = None
+    """The part that was chosen; None for the whole campaign."""
+    whole: int = 0
+    """Number of experiments of the whole campaign."""
 
     @property
     def gpus(self) -> tuple[str, ...]:
@@ -59,25 +72,54 @@ class OpenedCampaign:
         chosen: Sequence[ExperimentStatus],
         options: executors.ExecutorOptions,
     ) -> CampaignPlan:
-        return make_plan(
+        """Plan the chosen experiments. What this machine lacks for them is a warning."""
+        resources, prices = self.campaign.resources, load_prices(self.settings.prices)
+        slots, too_small = count_slots_or_warn(options, resources, self.gpus)
+        plan = make_plan(
             self.campaign.name,
             self.campaign.about,
             statuses,
             chosen,
             CostEstimator(self.history.list_runs_by_experiment()),
-            options.count_slots(self.campaign.resources, self.gpus),
+            slots,
+            resources.gpus,
+            prices,
+        )
+        needed = [status.experiment for status in chosen if status.state != "running"]
+        missing = find_missing(needed, self.settings, prices)
+        return plan.model_copy(
+            update={
+                "fraction": self.fraction,
+                "whole": self.whole,
+                "warnings": too_small + missing if needed else (),
+            }
         )
 
 
-def open_campaign(file: Path, runs_dir: Path | None) -> OpenedCampaign:
-    """Read a campaign file and expand its experiments."""
+def open_campaign(
+    file: Path, runs_dir: Path | None, budget: float | None = None, fraction: float | None = None
+) -> OpenedCampaign:
+    """Read a campaign file and expand its experiments: all, or a balanced part of them.
+
+    `budget` replaces every time budget of the file, in seconds.
+    """
     settings = read_settings()
     runs = (runs_dir or settings.runs).absolute()
     campaign = read_campaign(file)
-    experiments = expand_experiments(campaign, _make_argument_parser(settings))
+    if budget is not None:
+        campaign = replace_budget(campaign, budget)
+    whole = expand_experiments(campaign, _make_argument_parser(settings))
+    experiments = whole if fraction is None else select_fraction(whole, fraction)
     logger.debug("%s: %d experiments, runs in %s", campaign.name, len(experiments), runs)
     return OpenedCampaign(
-        campaign, experiments, runs, settings, RunHistory(runs), ExperimentClaims(claims_folder(runs))
+        campaign,
+        experiments,
+        runs,
+        settings,
+        RunHistory(runs),
+        ExperimentClaims(claims_folder(runs)),
+        fraction,
+        len(whole),
     )
 
 
@@ -127,6 +169,11 @@ def run_campaign(
     """Run the chosen experiments, print the state of all, and exit."""
     statuses = campaign.find_statuses()
     chosen = choose(statuses)
+    if chosen:
+        options.count_slots(campaign.campaign.resources, campaign.gpus)  # refuses a machine that is too small
+    if chosen and not quiet:
+        for line in format_cost_lines(campaign.make_plan(statuses, chosen, options)):
+            click.echo(line, err=True)
     stopped = bool(chosen) and _run_chosen(campaign, options, chosen, quiet, detach)
     if detach:
         return
@@ -205,11 +252,15 @@ def _stop_on_signals(session: CampaignSession, display: CampaignDisplay) -> None
         signal.signal(number, handle)
 
 
-def find_campaign_runs(source: Path, runs_dir: Path | None) -> tuple[str, str, list[RunPaths]]:
+def find_campaign_runs(
+    source: Path, runs_dir: Path | None, budget: float | None = None
+) -> tuple[str, str, list[RunPaths]]:
     """Return the name and description of a campaign and all its runs; for a directory, all runs in it."""
     if source.is_dir():
+        if budget is not None:
+            raise UserError("--budget needs a campaign file.", "A runs directory has no budget to replace.")
         return "", "", require_runs_in(source.absolute())
-    campaign = open_campaign(source, runs_dir)
+    campaign = open_campaign(source, runs_dir, budget)
     runs_by_experiment = campaign.history.list_runs_by_experiment()
     runs = [
         run.paths for experiment in campaign.experiments for run in runs_by_experiment.get(experiment.id, [])

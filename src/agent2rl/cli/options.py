@@ -104,6 +104,23 @@ class DollarsParam(FiniteFloatParam):
     what = "amount"
 
 
+class FractionParam(click.ParamType[float]):
+    """A part of something, above 0 and up to 1."""
+
+    name = "fraction"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            fraction = float(value)
+        except ValueError:
+            fraction = math.nan
+        if not 0 < fraction <= 1:
+            self.fail(
+                f"{value!r} is not a fraction. Write a number above 0 and up to 1, e.g. 0.1.", param, ctx
+            )
+        return fraction
+
+
 def complete_names(kind: registry.PluginKind) -> CompletionCallback:
     """Return a callback that completes the names of plugins of this kind in a shell."""
 

@@ -19,7 +19,8 @@ import tempfile
 import tomllib
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -28,7 +29,7 @@ from pydantic import JsonValue, ValidationError
 
 from agent2rl.core.errors import MachineError, UserError, WorldError
 from agent2rl.core.records import PromptTemplates
-from agent2rl.core.task import Example
+from agent2rl.core.task import Example, Splits
 
 logger = logging.getLogger(__name__)
 
@@ -79,6 +80,34 @@ def split_halves(examples: Sequence[Example], seed: int) -> tuple[tuple[Example,
     )
 
 
+# Whether the data is here, without a download
+
+_PROBING: ContextVar[bool] = ContextVar("probing", default=False)
+
+
+class _ProbedData(Exception):
+    """Ends `load` when it asks for its first file."""
+
+    def __init__(self, here: bool) -> None:
+        super().__init__()
+        self.here = here
+
+
+def probe_data(load: Callable[[Path | None], Splits]) -> bool:
+    """Return whether a task's own data is on this machine. Nothing is downloaded.
+
+    `load` runs until it first asks for a file of the hub or for an archive.
+    """
+    token = _PROBING.set(True)
+    try:
+        load(None)
+    except _ProbedData as probed:
+        return probed.here
+    finally:
+        _PROBING.reset(token)
+    return True
+
+
 # Official data sets on the hub, at pinned revisions
 
 HUB_HINT = "Install agent2rl[hub] and check the network, or pass a directory with the files: --data-dir."
@@ -98,6 +127,9 @@ def read_parquet_rows(dataset: str, revision: str, file: str, columns: Sequence[
 def download_file(dataset: str, revision: str, file: str) -> Path:
     """Download one file of a data set, or find it in the hub's cache."""
     hub = _import_module("huggingface_hub", dataset)
+    if _PROBING.get():
+        cached = hub.try_to_load_from_cache(dataset, file, repo_type="dataset", revision=revision)
+        raise _ProbedData(isinstance(cached, str))
     try:
         return Path(hub.hf_hub_download(dataset, file, repo_type="dataset", revision=revision))
     except Exception as error:  # the hub and its HTTP client each have errors of their own
@@ -126,6 +158,8 @@ def fetch_archive(url: str, home: Path, folder: str, wanted: str) -> Path:
     Downloads the archive if the folder does not exist yet.
     """
     target = home / folder
+    if _PROBING.get():
+        raise _ProbedData(target.is_dir())
     if target.is_dir():
         logger.debug("Found %s", target)
         return target

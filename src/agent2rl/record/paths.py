@@ -32,6 +32,7 @@
   contamination.log           what the child that looked for it printed
   report/                     made from all of this, and nothing else
     digest.json               of it, what statistics over many runs need
+    summary.jsonl             of it, one line an attempt in the published schema
   files.json                  sha256 of every file that was final when the run was closed
   result.json                 written last; result.pending.json until the ledger has its hash
   scratch/                    HOME and /tmp of the sandboxes, gone after the run
@@ -177,6 +178,10 @@ class RunPaths:
     @property
     def digest(self) -> Path:
         return self.report / "digest.json"
+
+    @property
+    def summary(self) -> Path:
+        return self.report / "summary.jsonl"
 
     @property
     def files(self) -> Path:

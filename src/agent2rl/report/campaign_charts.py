@@ -112,15 +112,23 @@ def _draw_points(axes: Axes, values: Sequence[Value], significant: Sequence[bool
 
 STRONGEST = 0.85
 """Opacity of the largest gain."""
+MOST_LABEL = 40
+"""Most characters of a row's label on a wide screen."""
 
 
-def draw_gains(heatmap: Heatmap, narrow: bool = False) -> Figure | None:
-    """Draw each cell's mean gain and number of runs, with a star if the gain is significant."""
+def draw_gains(
+    heatmap: Heatmap, narrow: bool = False, marks: Mapping[tuple[str, str], str] | None = None
+) -> Figure | None:
+    """Draw each cell's mean gain and number of runs, with a star if the gain is significant.
+
+    `marks` has a word for some cells, by row and column. These cells also get a frame.
+    """
     known = [each for each in heatmap.cells if each.cell.mean]
     if not known:
         return None
     rows, columns = (heatmap.columns, heatmap.rows) if narrow else (heatmap.rows, heatmap.columns)
-    around = Margins(left=1.35 if narrow else 1.6, top=0.3, bottom=0.3)
+    room = 19 if narrow else min(MOST_LABEL, max(22, *(len(formatting.shorten_name(row)) for row in rows)))
+    around = Margins(left=1.35 if narrow else 1.6 + (room - 22) * 0.065, top=0.3, bottom=0.3)
     width = chart_style.NARROW_INCHES if narrow else chart_style.WIDE_INCHES
     figure, (axes,) = chart_style.create_panels(width, 0.7 + 0.42 * len(rows), margins=around)
     most = max(abs(each.cell.mean.value) for each in known if each.cell.mean) or 1.0
@@ -134,27 +142,30 @@ def draw_gains(heatmap: Heatmap, narrow: bool = False) -> Figure | None:
         box = Rectangle((at[0] - 0.48, at[1] - 0.47), 0.96, 0.94, linewidth=0)
         box.set(facecolor=colour, alpha=STRONGEST * 0.6 * abs(mean.value) / most)
         axes.add_patch(box)
-        marks = ("*" if each.star else "") + (formatting.CONTAMINATED_MARK if each.cell.contaminated else "")
-        axes.text(*at, f"{mean.value:+.1f}{marks}", ha="center", va="bottom", color=INK)
-        axes.text(at[0], at[1] + 0.08, f"n = {each.cell.n}", ha="center", va="top", fontsize=6.5, color=DIM)
-    _label_grid(axes, rows, columns, narrow)
+        word = marks.get((each.row, each.column)) if marks else None
+        if word:
+            _draw_frame(axes, at, word)
+        signs = ("*" if each.star else "") + (formatting.CONTAMINATED_MARK if each.cell.contaminated else "")
+        axes.text(*at, f"{mean.value:+.1f}{signs}", ha="center", va="bottom", color=INK)
+        below = f"n = {each.cell.n}" + (f" · {word}" if word else "")
+        axes.text(at[0], at[1] + 0.08, below, ha="center", va="top", fontsize=6.5, color=DIM)
+    _label_grid(axes, rows, columns, narrow, room)
     return figure
 
 
-def _label_grid(axes: Axes, rows: tuple[str, ...], columns: tuple[str, ...], narrow: bool) -> None:
-    room = (14 if narrow else 80) // max(1, len(columns)) + 2
+def _draw_frame(axes: Axes, at: tuple[int, int], word: str) -> None:
+    """Frame a marked cell: solid if it is the best, dashed if not."""
+    frame = Rectangle((at[0] - 0.48, at[1] - 0.47), 0.96, 0.94, fill=False, linewidth=1.4)
+    frame.set(edgecolor=ACCENT if word == "best" else BAD, linestyle="-" if word == "best" else "--")
+    axes.add_patch(frame)
+
+
+def _label_grid(axes: Axes, rows: tuple[str, ...], columns: tuple[str, ...], narrow: bool, room: int) -> None:
+    """Label rows with at most `room` characters, and columns with what fits above them."""
+    above = (14 if narrow else 80) // max(1, len(columns)) + 2
     axes.set(xlim=(-0.5, len(columns) - 0.5), ylim=(len(rows) - 0.5, -0.5))
-    axes.set_xticks(
-        range(len(columns)),
-        [formatting.make_drawable(formatting.shorten_name(name) or "none", room) for name in columns],
-    )
-    axes.set_yticks(
-        range(len(rows)),
-        [
-            formatting.make_drawable(formatting.shorten_name(name) or "none", 19 if narrow else 22)
-            for name in rows
-        ],
-    )
+    axes.set_xticks(range(len(columns)), [_format_label(name, above) for name in columns])
+    axes.set_yticks(range(len(rows)), [_format_label(name, room) for name in rows])
     axes.xaxis.tick_top()
     axes.tick_params(length=0)
     axes.grid(visible=False)

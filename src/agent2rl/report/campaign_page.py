@@ -1,6 +1,6 @@
 """Writes the report of many runs: campaign.json, campaign.html, campaign.md, and each figure with data."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -151,7 +151,7 @@ def write(campaign: CampaignAnalysis, target: Path) -> Path:
         target.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix=".new-", dir=target) as temporary:
             folder = Path(temporary)
-            texts, drawn = _draw_figures(campaign, folder / "figures")
+            texts, drawn = draw_figures(list_figures(campaign), folder / "figures")
             write_atomically(folder / "campaign.json", campaign.model_dump_json() + "\n")
             write_atomically(folder / "campaign.md", render_markdown(campaign, drawn))
             write_atomically(folder / PAGE, render_html(campaign, drawn, texts))
@@ -172,9 +172,11 @@ def write(campaign: CampaignAnalysis, target: Path) -> Path:
     return target / PAGE
 
 
-def _draw_figures(campaign: CampaignAnalysis, folder: Path) -> tuple[dict[str, str], list[CampaignFigure]]:
+def draw_figures(
+    figures: Iterable[CampaignFigure], folder: Path
+) -> tuple[dict[str, str], list[CampaignFigure]]:
     """Draw and save all figures that have data; return their wide and narrow SVGs and the figures."""
-    wide = {each.name: (each, each.draw_figure(narrow=False)) for each in list_figures(campaign)}
+    wide = {each.name: (each, each.draw_figure(narrow=False)) for each in figures}
     drawn = [each for each, figure in wide.values() if figure]
     texts = chart_style.save_figures({each.name: figure for each, figure in wide.values() if figure}, folder)
     narrow = {each.name + chart_style.NARROW: each.draw_figure(narrow=True) for each in drawn}

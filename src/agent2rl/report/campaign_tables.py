@@ -260,7 +260,7 @@ def build_cell_rows(board: Leaderboard) -> Table:
     ]
 
 
-def build_heatmap_rows(heatmap: Heatmap) -> Table:
+def build_heatmap_rows(heatmap: Heatmap, marks: Mapping[tuple[str, str], str] | None = None) -> Table:
     return [
         {
             heatmap.row_axis: each.row,
@@ -268,8 +268,35 @@ def build_heatmap_rows(heatmap: Heatmap) -> Table:
             **describe_cell(each.cell),
             "p_holm": each.p_holm,
             "star": "yes" if each.star else "no",
+            **({"mark": marks.get((each.row, each.column), "")} if marks else {}),
         }
         for each in heatmap.cells
+    ]
+
+
+def build_coverage_rows(campaign: CampaignAnalysis) -> Table:
+    return [
+        {
+            "dimension": each.dimension,
+            "kind": each.value,
+            "tasks_run": ", ".join(each.run),
+            "tasks_not_run": ", ".join(task for task in each.tasks if task not in each.run),
+            "runs": each.runs,
+            "excluded": each.excluded,
+        }
+        for each in campaign.coverage
+    ]
+
+
+def build_run_count_rows(board: Leaderboard) -> Table:
+    """Count the runs that have a gain, by entry and task."""
+    return [
+        {
+            "entry": row.name,
+            **{task: row.by_task[task].n if task in row.by_task else 0 for task in board.tasks},
+            "excluded": sum(row.all.excluded.values()),
+        }
+        for row in board.rows
     ]
 
 

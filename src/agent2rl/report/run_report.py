@@ -1,8 +1,8 @@
-"""Writes the report of a run: report.json, report.md, report.html and figures, from the run directory alone.
+"""Writes the report of a run: report.json, report.md, report.html, summary.jsonl and figures.
 
-Also builds the prompt for an optional summary by a language model, and checks the summary against the
-evidence that it must cite. The prompt contains text of the agent, which may try to steer the model. So the
-summary is shown as the model's own, never in place of the findings.
+Everything comes from the run directory alone. Also builds the prompt for an optional summary by a language
+model, and checks the summary against the evidence that it must cite. The prompt contains text of the agent,
+which may try to steer the model. So the summary is shown as the model's own, never in place of the findings.
 """
 
 import json
@@ -24,6 +24,7 @@ from agent2rl.record.files import move_into, write_atomically, write_record
 from agent2rl.record.paths import RunPaths
 from agent2rl.record.revisions import RevisionReader
 from agent2rl.report import digests, html, markdown
+from agent2rl.report.published_summary import render_summary
 from agent2rl.report.record import RunReport
 from agent2rl.report.report_data import LlmSummary, ReportData, ReportTimeline
 
@@ -75,6 +76,8 @@ def write_report(paths: RunPaths, data: ReportData | None = None, folder: Path |
             write_record(new / paths.report_json.name, report)
             write_atomically(new / paths.report_text.name, markdown.page(data))
             write_atomically(new / paths.report_page.name, html.page(data, figures))
+            text = render_summary(data.findings, data.view.submissions, data.timeline.started)
+            write_atomically(new / paths.summary.name, text)
             if data.digest:
                 digests.cache_digest(paths, data.digest, new / paths.digest.name)
             move_into(new, target)

@@ -317,6 +317,19 @@ def prepare_model_directory(name: str, cache: Path, tell: ProgressCallback = lam
     return build_once(cache / "models" / f"{model.id}-{model.version}", convert)
 
 
+def is_model_here(name: str, cache: Path) -> bool:
+    """Whether a run can start with this model without a download."""
+    if not is_hub_name(name) or is_directory(name):
+        return True
+    model = resolve_hub_model(name)
+    if (cache / "models" / "hub" / model.folder).is_dir():
+        return True
+    with suppress(UserError):  # without the library, the hub's cache cannot be read
+        config = _import_hub_library().try_to_load_from_cache(model.repo, CONFIG, revision=model.commit)
+        return isinstance(config, str)
+    return False
+
+
 def choose_default_engine(name: str, gpus: Sequence[str]) -> str:
     """The engine that a model asks for; a directory or a hub model, for `transformers`.
 

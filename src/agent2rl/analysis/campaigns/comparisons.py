@@ -300,7 +300,11 @@ class Heatmap(Record):
 
 def build_heatmap(digests: Sequence[RunDigest], row: str) -> Heatmap:
     """Build the table of an axis and the tasks, each with its expert help."""
-    found = compute_cells(digests, (row, "task_setting"))
+    return assemble_heatmap(compute_cells(digests, (row, "task_setting")), row)
+
+
+def assemble_heatmap(found: Mapping[tuple[str, ...], Cell], row: str) -> Heatmap:
+    """Build the table of these cells, which are keyed by row and task."""
     tested = [key for key, each in found.items() if each.p_value is not None]
     corrected = dict(zip(tested, correct_holm([found[key].p_value or 0.0 for key in tested]), strict=True))
     return Heatmap(
