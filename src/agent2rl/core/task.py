@@ -7,14 +7,14 @@ never sees them.
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, Protocol, Self, runtime_checkable
 
 from pydantic import JsonValue
 
 from agent2rl.core.engine import Chat, Engine
-from agent2rl.core.errors import GradingError
+from agent2rl.core.errors import GradingError, UserError
 from agent2rl.core.grading_records import EvalResult, EvalSettings, ExampleResult, WinRates
 from agent2rl.core.records import ExpertHelp, PromptTemplates
 
@@ -124,6 +124,26 @@ class PublishedPreferences(Protocol):
 
 
 @dataclass(frozen=True)
+class PublishedProfile:
+    """The published form of a task's evaluation, which `--protocol paper` selects."""
+
+    name: str
+    version: int
+    """Changes whenever the same model could get another score."""
+    evaluator: Evaluator
+    scoring: str
+    """Markdown for the agent: how this profile scores. It follows the task's description and overrides it."""
+    load: Callable[[Path | None], Splits] | None = None
+    """Loads the examples; None: as the task does."""
+    exposes: Mapping[str, Path] | None = None
+    """Further files for the agent; None: those of the task."""
+
+    @property
+    def label(self) -> str:
+        return f"{self.name}-{self.version}"
+
+
+@dataclass(frozen=True)
 class Task:
     id: str
     level: Literal[1, 2, 3]
@@ -149,6 +169,24 @@ class Task:
     """Further files for the agent: name in the workspace → file."""
     code: tuple[Path, ...] = ()
     """Files outside the package that the grading child needs to rebuild this value."""
+    paper: PublishedProfile | None = None
+    """The profile of the paper's protocol; None if the task has none."""
+
+    def apply_profile(self, label: str | None) -> Self:
+        """Return the task as a published profile evaluates it; None is the task itself."""
+        if label is None:
+            return self
+        if self.paper is None or self.paper.label != label:
+            known = f"It has {self.paper.label}." if self.paper else "It has none."
+            raise UserError(f"The task {self.id!r} has no published profile {label!r}.", known)
+        profile = self.paper
+        return replace(
+            self,
+            evaluator=profile.evaluator,
+            description=f"{self.description.rstrip()}\n\n{profile.scoring.strip()}\n",
+            load=profile.load or self.load,
+            exposes=self.exposes if profile.exposes is None else profile.exposes,
+        )
 
 
 # Evaluator folders: data that is too large to be copied with each example

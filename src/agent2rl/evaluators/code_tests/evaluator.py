@@ -15,7 +15,7 @@ import multiprocessing.util
 import os
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
@@ -60,6 +60,15 @@ def _extract_body(answer: str) -> str:
     return answer
 
 
+def build_program(prompt: str, entry: str, answer: str) -> tuple[str, str]:
+    """Return the prompt with the answer after it, and the program to test if that does not compile."""
+    return prompt + answer, extract_program(prompt, entry, answer)
+
+
+BuildProgram = Callable[[str, str, str], tuple[str, str]]
+"""Gets the prompt, the function's name and the answer; returns a program, and one to try if it does not
+compile."""
+
 RULE = "code-tests-2"
 """Must change whenever the same answers could get other verdicts."""
 
@@ -70,14 +79,17 @@ class CodeTests:
 
     prompt: QuestionPrompt = field(default_factory=QuestionPrompt)
     program_workers: int = 8
+    rule: str = RULE
+    """Must change whenever the same answers could get other verdicts."""
+    build: BuildProgram = build_program
 
     @property
     def version(self) -> str:
-        return f"{RULE}+{hashlib.sha256(repr(self.prompt).encode()).hexdigest()[:12]}"
+        return f"{self.rule}+{hashlib.sha256(repr(self.prompt).encode()).hexdigest()[:12]}"
 
     def evaluate(self, engine: Engine, examples: Sequence[Example], settings: EvalSettings) -> EvalResult:
         answers = self.prompt.sample_answers(engine, examples, settings)
-        jobs = [build_job(example, text) for example, text in answers.list_pairs()]
+        jobs = [build_job(example, text, self.build) for example, text in answers.list_pairs()]
         with ProgramPool.open() as pool:
             verdicts = judge_programs(pool, jobs)
         judged = zip(answers.list_pairs(), verdicts, strict=True)
@@ -94,15 +106,16 @@ class CodeTests:
         return replace(self, prompt=self.prompt.prompted(prompts))
 
 
-def build_job(example: Example, answer: str) -> ProgramJob:
+def build_job(example: Example, answer: str, build: BuildProgram = build_program) -> ProgramJob:
     """Build the job that tests an answer."""
     entry, test = example.meta.get("entry_point"), example.meta.get("test")
     if not isinstance(entry, str) or not entry.isidentifier() or not isinstance(test, str):
         raise GradingError(f"The example {example.id} has no entry_point and test.", "Fix the task's data.")
     answer = cut_reasoning(answer)[:LONGEST]
+    program, fallback = build(example.prompt, entry, answer)
     return ProgramJob(
-        program=example.prompt + answer,
-        fallback=extract_program(example.prompt, entry, answer),
+        program=program,
+        fallback=fallback,
         entry=entry,
         reference=example.prompt + example.target,
         test=test,
