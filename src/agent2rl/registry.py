@@ -15,6 +15,7 @@ import ast
 import importlib
 import logging
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
@@ -94,12 +95,18 @@ def find_profile(name: str, protocol: ScoringProtocol) -> str | None:
     if protocol == "default":
         return None
     if profile is None:
-        known = [task for task in list_names("tasks") if find_task(task).paper]
+        known = [task for task in list_names("tasks") if _has_profile(task)]
         raise UserError(
             f"The task {name!r} has no published profile, so it cannot run under the paper's protocol.",
             f"Tasks that have one: {', '.join(known)}. Or use --protocol default.",
         )
     return profile.label
+
+
+def _has_profile(name: str) -> bool:
+    with suppress(UserError):  # it needs an argument
+        return find_task(name).paper is not None
+    return False
 
 
 def find_agent(name: str) -> Agent:

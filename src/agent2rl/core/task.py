@@ -8,6 +8,7 @@ never sees them.
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal, Protocol, Self, runtime_checkable
 
@@ -132,15 +133,37 @@ class PublishedProfile:
     """Changes whenever the same model could get another score."""
     evaluator: Evaluator
     scoring: str
-    """Markdown for the agent: how this profile scores. It follows the task's description and overrides it."""
+    """Markdown for the agent, in place of `REPLACED_SECTIONS` of the task's description."""
     load: Callable[[Path | None], Splits] | None = None
     """Loads the examples; None: as the task does."""
+    adapt: Callable[[Splits], Splits] | None = None
+    """Changes the examples once they are loaded."""
     exposes: Mapping[str, Path] | None = None
     """Further files for the agent; None: those of the task."""
 
     @property
     def label(self) -> str:
         return f"{self.name}-{self.version}"
+
+    def load_splits(self, load: Callable[[Path | None], Splits], data_dir: Path | None) -> Splits:
+        """Load the examples; `load` is the task's own function."""
+        splits = (self.load or load)(data_dir)
+        return self.adapt(splits) if self.adapt else splits
+
+    def describe(self, description: str) -> str:
+        """Return the task's description with this profile's scoring in place of its own."""
+        head, *sections = description.split("\n## ")
+        kept = [text for text in sections if text.partition("\n")[0] not in REPLACED_SECTIONS]
+        parts = (head, *(f"## {text}" for text in kept), self.scoring)
+        return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+REPLACED_SECTIONS = ("What the model is asked", "How it is scored")
+
+
+def make_split_profile(evaluator: Evaluator) -> PublishedProfile:
+    """Return the profile of a task without a published form: its own evaluation, on the whole test set."""
+    return PublishedProfile("paper-split", 1, evaluator, scoring="")
 
 
 @dataclass(frozen=True)
@@ -183,8 +206,8 @@ class Task:
         return replace(
             self,
             evaluator=profile.evaluator,
-            description=f"{self.description.rstrip()}\n\n{profile.scoring.strip()}\n",
-            load=profile.load or self.load,
+            description=profile.describe(self.description) if profile.scoring else self.description,
+            load=partial(profile.load_splits, self.load),
             exposes=self.exposes if profile.exposes is None else profile.exposes,
         )
 

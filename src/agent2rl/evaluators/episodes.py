@@ -403,10 +403,7 @@ class Episodes:
         )
         return Template(PROGRAM).substitute(
             version=self.version,
-            imports="\n".join(
-                f"from {part.__module__} import {part.__qualname__}"
-                for part in (type(self.prompt), *calls.values())
-            ),
+            imports="\n".join(map(_write_import, (type(self.prompt), *calls.values()))),
             evaluator=f"Episodes(\n{source})",
         )
 
@@ -459,6 +456,10 @@ class Episodes:
             return marks
         shares = {f"reward>={least:g}": fmean(reward >= least for reward in rewards) for least in self.also}
         return {**marks, "reward": fmean(rewards), **shares}
+
+
+def _write_import(part: Callable[..., Any]) -> str:
+    return f"from {part.__module__} import {part.__qualname__}"
 
 
 PROGRAM = '''"""The grader's evaluation as a program, for training games: its prompts, its loop, its world.

@@ -31,6 +31,7 @@ from agent2rl.evaluators.single_turn import EvaluationProgress, QuestionPrompt, 
 # Extracting the program from an answer: a complete function or the rest of one, fenced or not
 
 FENCE = re.compile(r"^[ \t]{0,8}```[^\n]*\n(.*?)(?:^[ \t]{0,8}```|\Z)", re.MULTILINE | re.DOTALL)
+PUBLISHED_BLOCK = re.compile(r"```\w*\n(.*?)```", re.DOTALL)
 LONGEST = 1 << 16
 """Only this many characters of an answer are read: a tokenizer can have very long tokens."""
 ASSIGNMENT = r"[A-Za-z_]\w{0,99}(?: ?:[^=\n]{1,200}| {0,8})=(?!=)"
@@ -63,6 +64,18 @@ def _extract_body(answer: str) -> str:
 def build_program(prompt: str, entry: str, answer: str) -> tuple[str, str]:
     """Return the prompt with the answer after it, and the program to test if that does not compile."""
     return prompt + answer, extract_program(prompt, entry, answer)
+
+
+def build_published_program(prompt: str, entry: str, answer: str) -> tuple[str, str]:
+    """Return the prompt with the answer's first fenced block after it, or with the answer if it has none.
+
+    This is the rule of the paper's protocol. The answer must have the whole function: its leading white space
+    is cut, so a body alone does not compile.
+    """
+    del entry
+    block = PUBLISHED_BLOCK.search(answer)
+    program = prompt + (block[1] if block else answer).lstrip()
+    return program, program
 
 
 BuildProgram = Callable[[str, str, str], tuple[str, str]]
@@ -149,10 +162,17 @@ def _find_unplain_problems(pool: ProgramPool, jobs: Sequence[ProgramJob]) -> set
     return {problem for problem, verdict in zip(problems, verdicts, strict=True) if verdict.unplain}
 
 
-def reward(prompt: str, answer: str, reference: str, test: str, entry: str) -> float:
+def reward(
+    prompt: str,
+    answer: str,
+    reference: str,
+    test: str,
+    entry: str,
+    build: BuildProgram = build_program,
+) -> float:
     """Return the reward of one answer, for training. Uses a pool that stays open while the process lives."""
     example = Example("", prompt, reference, {"test": test, "entry_point": entry})
-    return float(judge_programs(_open_pool(), [build_job(example, answer)])[0].passed)
+    return float(judge_programs(_open_pool(), [build_job(example, answer, build)])[0].passed)
 
 
 _pools: dict[int, ProgramPool] = {}
