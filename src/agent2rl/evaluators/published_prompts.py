@@ -84,6 +84,7 @@ def extract_shop_action(reply: str) -> str:
 
 # DeepSearchQA: a text of thoughts, actions and observations, which every model continues
 
+NO_ANSWER = "answer[]"
 _SEARCH_ACTION = re.compile(r"Action:\s*(?P<verb>search|answer)\[(?P<text>.+?)\]", re.DOTALL)
 
 
@@ -103,6 +104,7 @@ class ThoughtPrompt(EpisodePrompt):
 
 
 def extract_labelled_action(reply: str) -> str:
-    """Return the first labelled search or answer of a reply, or an empty text."""
-    found = _SEARCH_ACTION.search(reply)
-    return f"{found['verb']}[{' '.join(found['text'].split())}]" if found else ""
+    """Return the first labelled search or answer of a reply, or an empty text. A last answer may be empty."""
+    if found := _SEARCH_ACTION.search(reply):
+        return f"{found['verb']}[{' '.join(found['text'].split())}]"
+    return NO_ANSWER if reply.endswith(f"{_LABEL} {NO_ANSWER}") else ""
