@@ -118,8 +118,8 @@ def test_the_papers_protocol_ranks_on_the_whole_test_set(launcher: RunLauncher) 
     assert "paper, profile paper-gsm8k-1" in (root / "report" / "report.md").read_text()
     (exported,) = launcher.cli("export", "jsonl").stdout.splitlines()
     assert json.loads(exported)["profile"] == "paper-gsm8k-1"
-    board = launcher.cli("leaderboard", "--protocol", "paper").stdout
-    assert "gsm8k-mini (paper-gsm8k-1)" in board
+    board = json.loads(launcher.cli("leaderboard", "--protocol", "paper", "--format", "json").stdout)
+    assert board["tasks"] == ["gsm8k-mini (paper-gsm8k-1)"]
     assert "No run" in launcher.cli("leaderboard").stderr
 
 
