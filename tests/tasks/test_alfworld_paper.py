@@ -11,7 +11,7 @@ import pytest
 from agent2rl import registry
 from agent2rl.core.engine import Chat, Sampling, render_plain_text
 from agent2rl.core.grading_records import EvalSettings
-from agent2rl.core.task import Example
+from agent2rl.core.task import Example, Splits
 from agent2rl.engines.scripted import ScriptedEngine
 from agent2rl.environments.adapters import open_training_environment
 from agent2rl.environments.alfworld.pddl import TaskType
@@ -34,7 +34,7 @@ def make_example(older: bool = False, steps: int = 50) -> Example:
     if older:
         data["grammar"] = OLD_GRAMMAR
     example = alfworld.attach_game(alfworld.build_example(data, "pick/trial", steps), data)
-    splits = alfworld.Splits((), (example,), (example,))
+    splits = Splits((), (example,), (example,))
     return mark_kinds(splits).feedback[0]
 
 
@@ -143,7 +143,7 @@ def test_official_games_of_all_kinds_have_a_prompt(shared_data: Path, tmp_path: 
         archive.extractall(tmp_path, members, filter="data")
     games = alfworld.load_scoring_examples(tmp_path / "json_2.1.1" / "valid_seen")
     evaluator = find_evaluator()
-    for example in mark_kinds(alfworld.Splits((), games, games)).feedback:
+    for example in mark_kinds(Splits((), games, games)).feedback:
         (message,) = evaluator.prompt.build_first_message(example.prompt, True, evaluator.get_kind(example))
         assert message.content.count(ROOM) == 3
         assert "Welcome" not in message.content

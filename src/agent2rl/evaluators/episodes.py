@@ -401,9 +401,10 @@ class Episodes:
                 *((name, call.__qualname__) for name, call in calls.items()),
             )
         )
+        parts: list[Callable[..., Any]] = [type(self.prompt), *calls.values()]
         return Template(PROGRAM).substitute(
             version=self.version,
-            imports="\n".join(map(_write_import, (type(self.prompt), *calls.values()))),
+            imports="\n".join(_write_import(part) for part in parts),
             evaluator=f"Episodes(\n{source})",
         )
 
