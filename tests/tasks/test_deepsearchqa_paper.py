@@ -15,12 +15,13 @@ from agent2rl.core.task import Example
 from agent2rl.engines.scripted import ScriptedEngine
 from agent2rl.environments.adapters import open_training_environment
 from agent2rl.environments.search.backends import LocalCorpus, SearchDocument
-from agent2rl.environments.search.environment import SearchEnvironment
+from agent2rl.environments.search.environment import RecitingExpert, SearchEnvironment
 from agent2rl.evaluators.episodes import Episodes
 from agent2rl.evaluators.published_prompts import extract_labelled_action
 from agent2rl.evaluators.search_grading import build_comparison_question, parse_comparison
 from agent2rl.grading.grading_proxy import JudgeProxy, ProxyServices, serve_grading_proxy
 from agent2rl.net import grading_proxy_client
+from agent2rl.tasks.deepsearchqa.mini import load_library
 from agent2rl.tasks.deepsearchqa.paper import INSTRUCTIONS
 
 PROFILE = "paper-deepsearchqa-1"
@@ -196,4 +197,12 @@ def test_the_eval_file_of_a_workspace_holds_the_evaluator_itself(task: str) -> N
 
 def test_the_miniatures_expert_still_knows_the_questions() -> None:
     mini = registry.find_task("deepsearchqa-mini").apply_profile(PROFILE).load(None)
-    assert mini.train[0].meta["results"] == "snippets"
+    library = load_library("train").search
+    for question in mini.train[:10]:
+        environment = SearchEnvironment(lambda _: library)
+        expert = RecitingExpert({question.prompt: question.target})
+        step = environment.reset(question)
+        assert "\nAnswer type: " in step.observation
+        while not step.done:
+            step = environment.step(expert.act(step.observation))
+        assert step.won

@@ -13,8 +13,11 @@ from agent2rl.core.grading_records import EvalResult, EvalSettings, TrajectoryTu
 from agent2rl.core.task import Splits
 from agent2rl.engines.scripted import ScriptedEngine
 from agent2rl.environments.adapters import open_training_environment
+from agent2rl.environments.webshop.environment import WebshopEnvironment
+from agent2rl.environments.webshop.expert import WebshopExpert
 from agent2rl.evaluators.episodes import Episodes
 from agent2rl.evaluators.published_prompts import ShopWindowPrompt, extract_shop_action
+from agent2rl.tasks.webshop.mini import build_shop
 from agent2rl.tasks.webshop.paper import REQUEST, SYSTEM
 from tests.helpers.webshop_products import write_large_catalogue
 
@@ -141,6 +144,15 @@ def test_the_eval_file_of_a_workspace_holds_the_evaluator_itself(task: str) -> N
     own = namespace["EVALUATOR"]
     assert own == replace(found, world=open_training_environment)
     assert own.version == found.version
+
+
+def test_the_expert_reads_pages_that_list_their_actions() -> None:
+    for goal in registry.find_task("webshop-mini").apply_profile(PROFILE).load(None).train[:10]:
+        environment, expert = WebshopEnvironment(lambda _: build_shop()), WebshopExpert()
+        step = environment.reset(goal)
+        while not step.done:
+            step = environment.step(expert.act(step.observation))
+        assert step.won
 
 
 def test_the_miniature_lists_actions_too() -> None:

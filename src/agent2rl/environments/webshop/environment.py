@@ -17,7 +17,7 @@ from agent2rl.core.errors import UserError
 from agent2rl.core.task import Example, require_evaluator_folder
 from agent2rl.environments.examples import TRAINING_HINT, read_step_limit, read_training_examples
 from agent2rl.environments.webshop.episode import WebshopEpisode
-from agent2rl.environments.webshop.pages import OFFICIAL, PageLayout
+from agent2rl.environments.webshop.pages import ACTIONS_HEADING, OFFICIAL, PageLayout
 from agent2rl.environments.webshop.shop import Shop, ShoppingGoal
 
 logger = logging.getLogger(__name__)
@@ -49,9 +49,6 @@ SHOP = "shop"
 """The folder of the products, next to the examples for scoring and in the training data."""
 STEPS = 15
 """Default step limit of an episode; actions without effect count. An example's `steps` overrides it."""
-
-ACTIONS_HEADING = "\n\nAvailable actions:\n"
-"""Follows the page if an example's `list_actions` is set; then come the actions, one a line."""
 
 Find = Callable[[Example], Shop]
 """Returns the shop of an example."""
