@@ -52,6 +52,16 @@ def test_any_chat_is_encoded_and_only_the_assistant_is_learnt(base: Path) -> Non
         encode_conversations(model, tokenizer, [chat, chat[:2]])
 
 
+def test_plain_text_is_encoded_although_there_is_a_template(base: Path) -> None:
+    model, tokenizer = models.load(base)
+    chat = [ChatMessage("user", "You stand.\n>"), ChatMessage("assistant", " up")]
+    (row,) = encode_conversations(model, tokenizer, [chat], plain=True)
+    assert list(row.prompt) == tokenizer.encode("You stand.\n>")
+    arena = Arena(StairsEnvironment, STAIRS_PROMPT, extract_action, Sampling(max_tokens=8, plain=True))
+    (first, *_) = next(iter(encode_expert_games(model, tokenizer, arena, StairsExpert, GAMES)))
+    assert "<|user|>" not in tokenizer.decode(list(first.prompt))
+
+
 def test_long_work_shows_its_progress(base: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model, tokenizer = models.load(base)
     chat = (ChatMessage("user", "You stand."), ChatMessage("assistant", "up"))

@@ -26,7 +26,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from agent2rl.core.errors import UserError
-from agent2rl.core.task import Example, Splits, Task
+from agent2rl.core.task import Example, Splits, Task, make_split_profile
 from agent2rl.evaluators.single_turn import SingleTurn
 from agent2rl.evaluators.task_data import read_rows, split_halves
 
@@ -85,12 +85,14 @@ def parse(argument: str) -> Task:
     def load(data_dir: Path | None) -> Splits:
         return _load_splits(config, folder, data_dir or folder / "data")
 
+    evaluator = SingleTurn(rule=f"eval.py-{digest}", score=EvalFile(script))
     return Task(
         id=config.name,
         level=1,
         description=description,
         load=load,
-        evaluator=SingleTurn(rule=f"eval.py-{digest}", score=EvalFile(script)),
+        evaluator=evaluator,
+        paper=make_split_profile(evaluator),
         exposes=_find_exposed_files(config, folder),
         code=(folder / "config.yaml", *code_files),
     )

@@ -18,7 +18,7 @@ from typing import Protocol, cast
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from agent2rl.core.engine import Chat, ChatMessage
+from agent2rl.core.engine import Chat, ChatMessage, Sampling
 from agent2rl.core.errors import UserError
 from agent2rl.engines.prompts import PromptEncoder
 from agent2rl.training.demonstrations import Demonstration
@@ -66,8 +66,11 @@ def encode_conversations(
     tokenizer: PreTrainedTokenizerBase,
     chats: Iterable[Sequence[ChatMessage]],
     report_seconds: float = REPORT_SECONDS,
+    plain: bool = False,
 ) -> list[TrainingSequence]:
     """Return the training sequences of chats, in order; the model learns the assistant's messages.
+
+    `plain` encodes them as plain text, as for a model without a chat template.
 
     Prints its progress every few seconds, because thousands of long chats take minutes.
     """
@@ -75,7 +78,7 @@ def encode_conversations(
     total = len(chats) if isinstance(chats, Sized) else None
     progress = EncodingProgress("conversations", total, report_seconds)
     rows: list[TrainingSequence] = []
-    encoder = open_prompt_encoder(model, tokenizer)
+    encoder = open_prompt_encoder(model, tokenizer).select_encoder(Sampling(plain=plain))
     try:
         remaining = iter(chats)
         while batch := list(islice(remaining, CHATS_PER_BATCH)):
@@ -93,14 +96,18 @@ def encode_demonstrations(
     tokenizer: PreTrainedTokenizerBase,
     prompt: ObservationFormatter,
     demonstrations: Iterable[Demonstration],
+    plain: bool = False,
 ) -> list[TrainingSequence]:
-    """Return the training sequences of demonstrations, the same as those of the expert's own games."""
+    """Return the training sequences of demonstrations, the same as those of the expert's own games.
+
+    Set `plain` if the grader lets every model continue plain text (its `sampling.plain`).
+    """
     chats = [
         build_chat(tokenizer, prompt, demonstration.exchanges, demonstration.kind)
         for demonstration in demonstrations
         if demonstration.turns
     ]
-    return encode_conversations(model, tokenizer, chats)
+    return encode_conversations(model, tokenizer, chats, plain=plain)
 
 
 class EncodingProgress:

@@ -61,7 +61,7 @@ def encode_expert_games(
     games: Sequence[Example],
 ) -> Iterator[tuple[TrainingSequence, ...]]:
     """Yield the training sequences of each game that the expert wins, as the games are played."""
-    encoder = open_prompt_encoder(model, tokenizer)
+    encoder = open_prompt_encoder(model, tokenizer).select_encoder(arena.sampling)
     environment = arena.world()
     progress = EncodingProgress("expert games", len(games))
     try:

@@ -310,7 +310,8 @@ class WorldSubject:
     def _collect_demonstrations(self, now: TrainingRound, learner: PolicyLearner) -> list[TrainingSequence]:
         """Collect the expert games in the file, or play games in random order as long as there is time."""
         if not self.world.expert:
-            return encode_demonstrations(learner.model, learner.tokenizer, self.arena.prompt, self.shown)
+            form = (self.arena.prompt, self.shown, self.arena.sampling.plain)
+            return encode_demonstrations(learner.model, learner.tokenizer, *form)
         end = time.monotonic() + DEMONSTRATION_SHARE * now.seconds
         games = self._sample_games(len(self.world.games), now.seed)
         rows: list[TrainingSequence] = []

@@ -17,7 +17,7 @@ from agent2rl.core.errors import UserError
 from agent2rl.core.task import Example, require_evaluator_folder
 from agent2rl.environments.examples import TRAINING_HINT, read_step_limit, read_training_examples
 from agent2rl.environments.webshop.episode import WebshopEpisode
-from agent2rl.environments.webshop.pages import OFFICIAL, PageLayout
+from agent2rl.environments.webshop.pages import ACTIONS_HEADING, OFFICIAL, PageLayout
 from agent2rl.environments.webshop.shop import Shop, ShoppingGoal
 
 logger = logging.getLogger(__name__)
@@ -78,11 +78,13 @@ class WebshopEnvironment:
     visit: WebshopEpisode | None = field(default=None, init=False)
     steps_taken: int = field(default=0, init=False)
     limit: int = field(default=STEPS, init=False)
+    lists_actions: bool = field(default=False, init=False)
 
     def reset(self, example: Example) -> EnvironmentStep:
+        self.lists_actions = example.meta.get("list_actions") is True
         self.visit = WebshopEpisode(self.find(example), read_goal(example), layout=read_layout(example))
         self.steps_taken, self.limit = 0, read_step_limit(example, STEPS)
-        return EnvironmentStep(self.visit.observation)
+        return EnvironmentStep(self._describe_page(self.visit))
 
     def step(self, action: str) -> EnvironmentStep:
         if self.visit is None:
@@ -106,7 +108,14 @@ class WebshopEnvironment:
         bought = visit.score is not None
         cut = not bought and self.steps_taken >= self.limit
         won = visit.score is not None and visit.score.reward == 1
-        return EnvironmentStep(visit.observation, reward, done=bought or cut, won=won, cut=cut)
+        return EnvironmentStep(self._describe_page(visit), reward, done=bought or cut, won=won, cut=cut)
+
+    def _describe_page(self, visit: WebshopEpisode) -> str:
+        if not self.lists_actions:
+            return visit.observation
+        actions = [search("<your query>")] if visit.available.search_bar else []
+        actions += [click(name) for name in visit.available.clickables]
+        return visit.observation + ACTIONS_HEADING + "\n".join(f"  {action}" for action in actions)
 
 
 def read_layout(example: Example) -> PageLayout:

@@ -13,6 +13,8 @@ from agent2rl.environments.webshop.product import Product
 BACK, PREVIOUS, NEXT, BUY, SEARCH = "Back to Search", "< Prev", "Next >", "Buy Now", "Search"
 DESCRIPTION, FEATURES, REVIEWS, ATTRIBUTES = "Description", "Features", "Reviews", "Attributes"
 SUB_PAGES = (DESCRIPTION, FEATURES, REVIEWS, ATTRIBUTES)
+ACTIONS_HEADING = "\n\nAvailable actions:\n"
+"""Follows a page if an example's `list_actions` is set; then come the actions, one a line."""
 _BLANKS = " \n\t\f\r"
 _UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "'": "\\u0027"}
 Texts = tuple[str, ...]

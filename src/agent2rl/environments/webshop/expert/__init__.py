@@ -137,6 +137,7 @@ class WebshopExpert:
 
     def act(self, observation: str) -> str:
         self._taken += 1
+        observation = observation.partition(pages.ACTIONS_HEADING)[0]
         self._separator = self._separator or detect_separator(observation)
         pieces = observation.split(self._separator)
         if pieces[0] == "WebShop":
