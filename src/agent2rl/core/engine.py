@@ -39,6 +39,8 @@ class Sampling:
     temperature: float = 0.0
     seed: int = 0
     stop: tuple[str, ...] = ()
+    as_text: bool = field(default=False, repr=False)
+    """Whether the model continues the chat's plain text even if it has a chat template."""
 
     def derive_seed(self, index: int) -> int:
         """Return the seed of one chat of a batch: 31 bits, which every engine accepts."""

@@ -140,12 +140,16 @@ class PromptEncoder:
         """Return the text that the model reads for each chat."""
         return self.chat_format.render_chats(chats) if self.chat_format else self._templates.render(chats)
 
-    def encode_chats(self, chats: Sequence[Chat]) -> list[list[int]]:
+    def encode_chats(self, chats: Sequence[Chat], as_text: bool = False) -> list[list[int]]:
         """Return the tokens of each chat; raise GradingError if one is too long for the model."""
-        return [self.require_fitting(ids) for ids in self.encode_chats_unbounded(chats)]
+        return [self.require_fitting(ids) for ids in self.encode_chats_unbounded(chats, as_text)]
 
-    def encode_chats_unbounded(self, chats: Sequence[Chat]) -> list[list[int]]:
-        """Return the tokens of each chat, of any length."""
+    def encode_chats_unbounded(self, chats: Sequence[Chat], as_text: bool = False) -> list[list[int]]:
+        """Return the tokens of each chat, of any length; `as_text` ignores the chat template."""
+        if as_text:
+            return self._require_tokens(
+                self._encode_texts([render_plain_text(chat) for chat in chats], special=True)
+            )
         return self._encode_rendered(self.render(chats))
 
     def continue_chats(
@@ -159,7 +163,9 @@ class PromptEncoder:
 
     def _encode_rendered(self, texts: Sequence[str]) -> list[list[int]]:
         # A template writes the special tokens itself.
-        rows = self._encode_texts(list(texts), special=not self.templated)
+        return self._require_tokens(self._encode_texts(list(texts), special=not self.templated))
+
+    def _require_tokens(self, rows: list[list[int]]) -> list[list[int]]:
         if not all(rows):
             raise GradingError("A chat without any token cannot be continued.", "Fix the chat template.")
         return rows

@@ -243,7 +243,7 @@ class TransformersEngine:
     ) -> list[Completion]:
         """Set the tokens of requests that have none to those of their chats, and run them all."""
         unread = [place for place, request in enumerate(requests) if not request.ids]
-        rows = self.prompts.encode_chats_unbounded([chats[place] for place in unread])
+        rows = self.prompts.encode_chats_unbounded([chats[place] for place in unread], sampling.as_text)
         for place, ids in zip(unread, rows, strict=True):
             requests[place].ids = ids if requests[place].keep else self.prompts.require_fitting(ids)
         if sampling.max_tokens > 0:
