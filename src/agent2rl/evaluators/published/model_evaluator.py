@@ -81,7 +81,7 @@ class PublishedModelEvaluator:
         evaluator = self._open_evaluator(home / "autorl_bench" / "benchmarks" / self.folder.name)
         opened = _watch_file(train)
         result = self._call_evaluator(evaluator, model.resolve(), home / "workspace")
-        score, summary = _read_score(result), result.get("accuracy_summary")
+        score, summary = read_score(result), result.get("accuracy_summary")
         count = _read_count(summary if isinstance(summary, Mapping) else {})
         how: dict[str, JsonValue] = {"prompting": "the evaluator's own", "samples": 1}
         if warning := _describe_test_data(example, bool(opened)):
@@ -174,7 +174,8 @@ def _describe_test_data(example: Example, opened: bool) -> str:
     return TESTED_ON_TRAINING_DATA if is_training_row(example) else ""
 
 
-def _read_score(result: Mapping[str, Any]) -> float:
+def read_score(result: Mapping[str, Any]) -> float:
+    """Return the score of a result; raise GradingError if it has an error or no score."""
     if error := result.get("error"):
         text = " ".join(str(error).split())[:ERROR_CHARACTERS]
         raise GradingError(f"The evaluator reported an error: {text}")
