@@ -167,6 +167,11 @@ TASK_LAYOUTS = """A task folder has one of these layouts:
   published, rl-smith:   config.yaml, eval.py with evaluate(…), data/train.jsonl or download_data.py
   published, benchmark:  data.py with download_train_data(…) or data/, eval.py with an evaluator class"""
 
+OPENCOMPASS_HINT = (
+    "Published benchmarks without one are graded by OpenCompass, which agent2rl does not run. Use agent2rl's "
+    "own task instead, such as --task gsm8k --protocol paper."
+)
+
 
 def resolve_task_name(name: str, folders: tuple[Path, ...], data_dir: Path | None = None) -> str:
     """Return `KIND:PATH` for a task folder's name in one of the folders or for its path, else the name.
@@ -200,7 +205,8 @@ def _name_task_folder(folder: Path, data_dir: Path | None) -> str:
         has_data = has_data or (folder / "data").is_dir() or data_dir is not None
     missing = "eval.py" if not has_eval else "config.yaml or data.py" if not (has_config or has_data) else ""
     if missing:
-        raise UserError(f"The task folder {folder} has no {missing}.", f"Add it.\n{TASK_LAYOUTS}")
+        hint = OPENCOMPASS_HINT if (folder / "data.py").is_file() else "Add it."
+        raise UserError(f"The task folder {folder} has no {missing}.", f"{hint}\n{TASK_LAYOUTS}")
     return f"{kind}:{folder.resolve()}"
 
 
@@ -219,9 +225,9 @@ def resolve_folder_name(name: str, folders: tuple[Path, ...]) -> str:
 
 def list_folder_entries(folders: tuple[Path, ...]) -> list[PluginEntry]:
     """List the plugins in the user's folders."""
-    return [
-        PluginEntry(config.parent.name, f"the folder {config.parent}") for config in _find_configs(folders)
-    ]
+    scripts = [script for folder in folders for script in sorted(folder.glob("*/data.py"))]
+    paths = dict.fromkeys(file.parent for file in (*_find_configs(folders), *scripts))
+    return [PluginEntry(path.name, f"the folder {path}") for path in paths]
 
 
 def _find_configs(folders: tuple[Path, ...]) -> list[Path]:

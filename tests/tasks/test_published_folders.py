@@ -1,6 +1,7 @@
 """Task folders in the published formats run unchanged: rl-smith folders and benchmark folders."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from agent2rl.core.errors import GradingError, UserError
 from agent2rl.core.grading_records import EvalSettings
 from agent2rl.engines.scripted import ScriptedEngine
 from agent2rl.evaluators.published.model_evaluator import read_score
+from agent2rl.evaluators.single_turn import QuestionPrompt, SingleTurn
 from agent2rl.record.reader import read_run
 from agent2rl.tasks import benchmark, smith
 from tests.helpers.published_folders import (
@@ -23,6 +25,7 @@ from tests.helpers.published_folders import (
     write_smith_folder,
 )
 from tests.helpers.run_launcher import FinishedRun, RunLauncher
+from tests.helpers.tiny_models import write_tiny_llama
 
 TRAIN_AND_SUBMIT = """
 rows = [json.loads(line) for line in (DATA / "train.jsonl").read_text().splitlines()]
@@ -119,11 +122,14 @@ OWN_TEST_SET = EVALUATOR.replace(
 def test_an_evaluator_with_its_own_test_set_leaves_all_training_rows_to_the_agent(
     launcher: RunLauncher,
 ) -> None:
-    folder = write_benchmark_folder(launcher.home, OWN_TEST_SET)
-    write_files(folder, {"problems.jsonl": format_rows(PROBLEMS[:10])})
+    """Files in `.home` of the data are in the evaluator's home directory, and not in the agent's data."""
+    cached = OWN_TEST_SET.replace("Path(__file__).parent /", "Path.home() / '.cache' / 'birds' /")
+    folder = write_benchmark_folder(launcher.home, cached)
+    rows = {"train.jsonl": PROBLEMS, ".home/.cache/birds/problems.jsonl": PROBLEMS[:10]}
+    write_files(folder / "data", {name: format_rows(rows) for name, rows in rows.items()})
     run = run_folder(launcher, folder)
     assert run.said["rows"] == len(PROBLEMS)
-    assert "problems.jsonl" not in run.said["files"]
+    assert run.said["data"] == ["train.jsonl"]
     assert run.result.best_heldout is not None
     assert run.result.best_heldout.n == 10
     assert "same problems" in launcher.report(run)
@@ -136,10 +142,11 @@ BODY = "class E(BaseEvaluator):\n    def run_eval(self, model_path, workspace_pa
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        ("raise ValueError('the answer is 7')", "The evaluator raised ValueError."),
-        ("sys.exit(0)", "The evaluator raised SystemExit."),
+        ("raise ValueError('the answer is 7')", "The evaluator failed: ValueError."),
+        ("sys.exit(0)", "The evaluator failed: SystemExit."),
         ("os._exit(0)", "crashed (exit code 0)"),
         ("return None", "returned NoneType, not a dictionary"),
+        ("import vllm_of_tomorrow", "it imports vllm_of_tomorrow, which is not installed"),
         ("return {'score': 0.0, 'accuracy_summary': {}, 'error': 'no vLLM'}", "reported an error: no vLLM"),
     ],
 )
@@ -170,7 +177,7 @@ def test_an_evaluator_that_fails_on_one_submission_costs_that_submission_only(la
     assert run.result.best is None
     (submission,) = read_run(run.paths).submissions
     assert submission.score is None
-    assert submission.message.startswith("The evaluator raised AssertionError.")
+    assert submission.message.startswith("The evaluator failed: AssertionError.")
 
 
 def test_an_evaluator_that_hangs_is_a_failed_grading(launcher: RunLauncher) -> None:
@@ -342,3 +349,17 @@ def test_benchmarks_of_opencompass_are_refused_with_a_reason(tmp_path: Path) -> 
 def test_a_path_that_does_not_exist_is_named() -> None:
     with pytest.raises(UserError, match="no task folder 'tasks/none'"):
         registry.resolve_task_name("tasks/none", ())
+
+
+def test_a_model_with_a_chat_template_reads_the_bare_question(tmp_path: Path) -> None:
+    task = smith.parse(str(write_smith_folder(tmp_path)))
+    assert isinstance(task.evaluator, SingleTurn)
+    short = replace(task.evaluator, prompt=QuestionPrompt(sampling=replace(smith.SAMPLING, max_tokens=8)))
+    examples = task.load(None).feedback[:3]
+    outputs = []
+    for templated in (True, False):
+        model = write_tiny_llama(tmp_path / f"model-{templated}", chat_template=templated)
+        with registry.find_engine("transformers")(model) as engine:
+            results = short.evaluate(engine, examples, EvalSettings()).results
+            outputs.append([result.output for result in results])
+    assert outputs[0] == outputs[1]

@@ -31,7 +31,7 @@ class ChatMessage:
 Chat = tuple[ChatMessage, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Sampling:
     """How to sample: temperature 0 is greedy; each chat of a batch gets its own seed, derived from `seed`."""
 
@@ -39,8 +39,13 @@ class Sampling:
     temperature: float = 0.0
     seed: int = 0
     stop: tuple[str, ...] = ()
-    as_text: bool = field(default=False, repr=False)
-    """Whether the model continues the chat's plain text even if it has a chat template."""
+    plain: bool = False
+    """Whether the model continues the plain text of the chat, even if it has a chat template."""
+
+    def __repr__(self) -> str:
+        # Versions of evaluators are hashes of this text, so `plain` is in it only where it is set.
+        names = ("max_tokens", "temperature", "seed", "stop", *(("plain",) if self.plain else ()))
+        return f"Sampling({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
 
     def derive_seed(self, index: int) -> int:
         """Return the seed of one chat of a batch: 31 bits, which every engine accepts."""

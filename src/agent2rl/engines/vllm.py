@@ -57,7 +57,7 @@ class VLLM:
     def generate(self, chats: Sequence[Chat], sampling: Sampling) -> list[Completion]:
         if sampling.max_tokens <= 0 or not chats:
             return [Completion("", tokens=0) for _ in chats]
-        rows = self._prompts.encode_chats(chats, sampling.as_text)
+        rows = self._prompts.select_encoder(sampling).encode_chats(chats)
         prompts = [TokensPrompt(prompt_token_ids=ids) for ids in rows]
         params = [self._build_sampling_params(sampling, index) for index in range(len(chats))]
         llm: LLM = self._llm

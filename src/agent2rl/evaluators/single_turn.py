@@ -64,12 +64,9 @@ class QuestionPrompt:
     """Used for one answer; the seed comes from the evaluation."""
     temperature: float = 0.8
     """Used for several answers."""
-    as_text: bool = field(default=False, repr=False)
-    """Whether every model continues the plain text, even one with a chat template. If you set it, name it in
-    the evaluator's rule."""
 
     def build_prompt(self, example: Example, as_chat: bool) -> Chat:
-        text = self.chat if (as_chat and not self.as_text) or self.plain is None else self.plain
+        text = self.chat if (as_chat and not self.sampling.plain) or self.plain is None else self.plain
         return (ChatMessage("user", text.replace(QUESTION, example.prompt)),)
 
     def sample_answers(
@@ -78,7 +75,7 @@ class QuestionPrompt:
         """Sample all answers to all questions. An answer's seed depends only on the seed and its index."""
         if isinstance(engine, RecordedEngine):
             return _collect_given_answers(engine, examples, settings.samples)
-        as_chat = has_chat_template(engine) and not self.as_text
+        as_chat = has_chat_template(engine) and not self.sampling.plain
         sampling = self._resolve_sampling(as_chat, settings)
         chats = [self.build_prompt(example, as_chat) for example in examples for _ in range(settings.samples)]
         completions = engine.generate(chats, sampling)
@@ -112,8 +109,7 @@ class QuestionPrompt:
 
     def _resolve_sampling(self, as_chat: bool, settings: EvalSettings) -> Sampling:
         stop = () if as_chat else self.stop
-        sampling = resolve_sampling(self.sampling, settings, self.temperature, stop)
-        return replace(sampling, as_text=self.as_text)
+        return resolve_sampling(self.sampling, settings, self.temperature, stop)
 
 
 def resolve_sampling(

@@ -31,7 +31,7 @@ from agent2rl.evaluators.published.folder_files import (
 )
 from agent2rl.evaluators.single_turn import QuestionPrompt
 
-PROMPT = QuestionPrompt(sampling=Sampling(max_tokens=2048), as_text=True)
+SAMPLING = Sampling(max_tokens=2048, plain=True)
 RESERVED = ("model_answer", "reference_answer")
 
 
@@ -76,7 +76,9 @@ def parse(argument: str) -> Task:
         description=text,
         load=load,
         evaluator=PublishedSingleTurn(
-            rule=f"smith-{digest}", score=EvalFile(script, positional=True), prompt=PROMPT
+            rule=f"smith-{digest}",
+            score=EvalFile(script, positional=True),
+            prompt=QuestionPrompt(sampling=SAMPLING),
         ),
         exposes=exposed,
         code=tuple(files),

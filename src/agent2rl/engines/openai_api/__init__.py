@@ -121,6 +121,8 @@ class OpenAIApiEngine:
             raise
 
     def generate(self, chats: Sequence[Chat], sampling: Sampling) -> list[Completion]:
+        if sampling.plain:
+            raise UserError("This engine asks a chat endpoint, which cannot continue plain text.")
         if sampling.max_tokens <= 0:  # servers refuse this
             return [Completion("", tokens=0) for _ in chats]
         return self._loop.run(self._request_all(chats, sampling, parse_completion))

@@ -16,12 +16,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from agent2rl.core.engine import CHAT_FORMAT_FILE, Chat, ChatFormat, render_plain_text
+from agent2rl.core.engine import CHAT_FORMAT_FILE, Chat, ChatFormat, Sampling, render_plain_text
 from agent2rl.core.errors import GradingError
 from agent2rl.engines.prompts.continuation import ChatContinuation, EncodedChat
 
@@ -117,13 +118,15 @@ class PromptEncoder:
         vocabulary: int,
         context: int,
         chat_format: ChatFormat | None = None,
+        plain: bool = False,
     ) -> None:
+        """`plain` encodes all chats as plain text, even if the tokenizer has a chat template."""
         self.tokenizer = tokenizer
         self.vocabulary = vocabulary
         self.context = context
         self.chat_format = chat_format
         """If set, it replaces the tokenizer's template."""
-        template = tokenizer.chat_template
+        template = None if plain else tokenizer.chat_template
         if isinstance(template, dict):
             template = template.get("default")
         tokens = {name: str(token) for name, token in tokenizer.special_tokens_map.items()}
@@ -131,6 +134,14 @@ class PromptEncoder:
         self._continuation = ChatContinuation(
             tokenizer, template if self.templated else None, self.render, self._encode_rendered
         )
+
+    def select_encoder(self, sampling: Sampling) -> "PromptEncoder":
+        """Return the encoder for a sampling: this one, or one that encodes plain text."""
+        return self._plain_encoder if sampling.plain and self.templated else self
+
+    @cached_property
+    def _plain_encoder(self) -> "PromptEncoder":
+        return PromptEncoder(self.tokenizer, self.vocabulary, self.context, plain=True)
 
     @property
     def templated(self) -> bool:
@@ -140,16 +151,12 @@ class PromptEncoder:
         """Return the text that the model reads for each chat."""
         return self.chat_format.render_chats(chats) if self.chat_format else self._templates.render(chats)
 
-    def encode_chats(self, chats: Sequence[Chat], as_text: bool = False) -> list[list[int]]:
+    def encode_chats(self, chats: Sequence[Chat]) -> list[list[int]]:
         """Return the tokens of each chat; raise GradingError if one is too long for the model."""
-        return [self.require_fitting(ids) for ids in self.encode_chats_unbounded(chats, as_text)]
+        return [self.require_fitting(ids) for ids in self.encode_chats_unbounded(chats)]
 
-    def encode_chats_unbounded(self, chats: Sequence[Chat], as_text: bool = False) -> list[list[int]]:
-        """Return the tokens of each chat, of any length; `as_text` ignores the chat template."""
-        if as_text:
-            return self._require_tokens(
-                self._encode_texts([render_plain_text(chat) for chat in chats], special=True)
-            )
+    def encode_chats_unbounded(self, chats: Sequence[Chat]) -> list[list[int]]:
+        """Return the tokens of each chat, of any length."""
         return self._encode_rendered(self.render(chats))
 
     def continue_chats(
@@ -163,9 +170,7 @@ class PromptEncoder:
 
     def _encode_rendered(self, texts: Sequence[str]) -> list[list[int]]:
         # A template writes the special tokens itself.
-        return self._require_tokens(self._encode_texts(list(texts), special=not self.templated))
-
-    def _require_tokens(self, rows: list[list[int]]) -> list[list[int]]:
+        rows = self._encode_texts(list(texts), special=not self.templated)
         if not all(rows):
             raise GradingError("A chat without any token cannot be continued.", "Fix the chat template.")
         return rows

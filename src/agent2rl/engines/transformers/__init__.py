@@ -91,7 +91,7 @@ class CachedConversations:
     def extend(self, turns: Mapping[str, Chat], sampling: Sampling) -> dict[str, Completion]:
         chats = {name: self.chats.get(name, ()) + messages for name, messages in turns.items()}
         # A turn's random numbers depend on the conversation and its length, not on the rest of the batch.
-        encoded = self._engine.prompts.continue_chats(
+        encoded = self._engine.prompts.select_encoder(sampling).continue_chats(
             list(chats.values()), [self._encoded.get(name) for name in chats]
         )
         self._encoded.update(zip(chats, encoded, strict=True))
@@ -243,7 +243,9 @@ class TransformersEngine:
     ) -> list[Completion]:
         """Set the tokens of requests that have none to those of their chats, and run them all."""
         unread = [place for place, request in enumerate(requests) if not request.ids]
-        rows = self.prompts.encode_chats_unbounded([chats[place] for place in unread], sampling.as_text)
+        rows = self.prompts.select_encoder(sampling).encode_chats_unbounded(
+            [chats[place] for place in unread]
+        )
         for place, ids in zip(unread, rows, strict=True):
             requests[place].ids = ids if requests[place].keep else self.prompts.require_fitting(ids)
         if sampling.max_tokens > 0:

@@ -35,6 +35,8 @@ HOME = "published"
 """Directory in the child's workspace for the copy of the folder and the evaluator's own workspace."""
 DATA = "data"
 """Name of the evaluator folder with the task's data."""
+EVALUATOR_HOME = ".home"
+"""Directory of the data whose files appear in the evaluator's home, such as `.home/.cache/NAME`."""
 ROWS = "rows"
 """Key of an example's meta: the rows that replace train.jsonl."""
 COUNTS = ("total", "total_count", "num_samples", "num_examples", "n", "count")
@@ -101,11 +103,7 @@ class PublishedModelEvaluator:
         except GradingError:
             raise
         except (Exception, SystemExit) as error:
-            traceback.print_exc()
-            reason = f" ({error})" if isinstance(error, ImportError) else ""
-            raise GradingError(
-                f"The evaluator cannot be loaded: {type(error).__name__}{reason}.", FIX
-            ) from error
+            raise _describe_failure("cannot be loaded", error) from error
 
     def _find_class(self, values: Mapping[str, Any], module: str) -> type[BaseEvaluator]:
         classes = {
@@ -135,11 +133,30 @@ class PublishedModelEvaluator:
                 test_range=test_range,
             )
         except (Exception, SystemExit) as error:
-            traceback.print_exc()  # only for the grading log: the text can quote test data
-            raise GradingError(f"The evaluator raised {type(error).__name__}.", FIX) from error
+            raise _describe_failure("failed", error) from error
         if not isinstance(result, Mapping):
             raise GradingError(f"The evaluator returned {type(result).__name__}, not a dictionary.", FIX)
         return result
+
+
+def _describe_failure(what: str, error: BaseException) -> GradingError:
+    """Return the error for the agent, without the text, which can quote test data. The log has it all."""
+    traceback.print_exc()
+    if isinstance(error, ModuleNotFoundError):
+        hint = f"Install {error.name} beside agent2rl, or fix the task's evaluator."
+        return GradingError(f"The evaluator {what}: it imports {error.name}, which is not installed.", hint)
+    return GradingError(f"The evaluator {what}: {type(error).__name__}.", FIX)
+
+
+def _prepare_home(data: Path, home: Path) -> None:
+    """Show the evaluator the files of the data's `.home` in its home directory, which stays writable."""
+    for path in sorted(data.glob(f"{EVALUATOR_HOME}/*")):
+        if path.is_dir():
+            (home / path.name).mkdir(parents=True, exist_ok=True)
+            for entry in path.iterdir():
+                (home / path.name / entry.name).symlink_to(entry)
+        else:
+            (home / path.name).symlink_to(path)
 
 
 def _prepare_workspace(workspace: Path, example: Example) -> Path:
@@ -147,9 +164,11 @@ def _prepare_workspace(workspace: Path, example: Example) -> Path:
     data = workspace / "data"
     data.mkdir(parents=True)
     train, rows = data / TRAIN, example.meta.get(ROWS)
-    for path in sorted(require_evaluator_folder(DATA).resolve().iterdir()):
-        if path.name != TRAIN or rows is None:
+    source = require_evaluator_folder(DATA).resolve()
+    for path in sorted(source.iterdir()):
+        if path.name != EVALUATOR_HOME and (path.name != TRAIN or rows is None):
             (data / path.name).symlink_to(path)
+    _prepare_home(source, Path.home())
     if isinstance(rows, list):
         train.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return train
