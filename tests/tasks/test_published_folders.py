@@ -98,6 +98,8 @@ def test_a_benchmark_folder_runs_unchanged(launcher: RunLauncher) -> None:
     assert (run.result.baseline.n, run.result.best_heldout.n) == (16, 16)
     assert run.result.heldout.improvement > 20
     assert run.result.heldout.ci.method == "newcombe"
+    assert launcher.cli("verify", str(run.paths.root)).returncode == 0
+    assert "+" in launcher.report(run)
     assert not (folder / "data").exists()
     assert not (folder.parent.parent / "log").exists()
 
