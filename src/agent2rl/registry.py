@@ -15,6 +15,7 @@ import ast
 import importlib
 import logging
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
@@ -29,6 +30,7 @@ from agent2rl.core.engine import OpenEngine
 from agent2rl.core.environment import OpenWorld
 from agent2rl.core.errors import UserError
 from agent2rl.core.model import ShippedModel
+from agent2rl.core.records import ScoringProtocol
 from agent2rl.core.sandbox import Sandbox
 from agent2rl.core.task import Task
 from agent2rl.core.tracker import Tracker
@@ -85,6 +87,26 @@ class _Plugin:
 
 def find_task(name: str) -> Task:
     return cast(Task, _resolve_plugin("tasks", name))
+
+
+def find_profile(name: str, protocol: ScoringProtocol) -> str | None:
+    """Return the label of the profile that a protocol selects; raise UserError if the task has none."""
+    profile = find_task(name).paper
+    if protocol == "default":
+        return None
+    if profile is None:
+        known = [task for task in list_names("tasks") if _has_profile(task)]
+        raise UserError(
+            f"The task {name!r} has no published profile, so it cannot run under the paper's protocol.",
+            f"Tasks that have one: {', '.join(known)}. Or use --protocol default.",
+        )
+    return profile.label
+
+
+def _has_profile(name: str) -> bool:
+    with suppress(UserError):  # it needs an argument
+        return find_task(name).paper is not None
+    return False
 
 
 def find_agent(name: str) -> Agent:

@@ -57,7 +57,7 @@ def recorded(
     *submissions: Submission,
     ending: Ending = "completed",
     state: State = "finished",
-    protocol: ScoringProtocol = "heldout",
+    protocol: ScoringProtocol = "default",
     usage: tuple[LlmExchange, ...] = (),
     used: LlmUsage | None = None,
     events: tuple[TimelineEvent, ...] = (),
@@ -67,7 +67,7 @@ def recorded(
     )
     scored = [each for each in submissions if each.score and each.lineage == "derived"]
     best = max(scored, key=lambda each: each.score.value if each.score else 0, default=None)
-    heldout = HeldoutComparison(improvement=10.0, ci=CI) if best and protocol == "heldout" else None
+    heldout = HeldoutComparison(improvement=10.0, ci=CI) if best and protocol == "default" else None
     result = RunResult(
         run_id="r",
         spec=spec,
@@ -107,7 +107,7 @@ def recorded(
 
 def findings(record: RecordedRun) -> Findings:
     split, best = record.view.spec.protocol, record.best
-    name = "heldout" if split == "heldout" else "feedback"
+    name = "heldout" if split == "default" else "feedback"
     result = record.view.result
     found = (
         compare_examples(name, record.results[name][0], record.results[name][best.id], result.heldout, None)  # type: ignore[index]

@@ -187,6 +187,22 @@ def test_a_model_without_a_template_continues_the_messages(tmp_path: Path) -> No
     assert answer.text == reference(model, "Add.\n\n1 and 2", 8, special=True)
 
 
+def test_plain_sampling_continues_the_text_although_there_is_a_template(
+    model: LoadedModel, engine: TransformersEngine
+) -> None:
+    chats = some_chats(6, seed=4)
+    plain = Sampling(max_tokens=8, plain=True)
+    assert engine.templated
+    texts = [answer.text for answer in engine.generate(chats, plain)]
+    assert texts == [reference(model, chat[0].content, 8, special=True) for chat in chats]
+    assert texts != [answer.text for answer in engine.generate(chats, Sampling(max_tokens=8))]
+    talks = engine.conversations()
+    first = talks.extend({"a": chats[0]}, plain)["a"].text
+    second = talks.extend({"a": (ChatMessage("user", "\nHow many ?"),)}, plain)["a"].text
+    whole = f"{chats[0][0].content}{first}\nHow many ?"
+    assert (first, second) == (texts[0], reference(model, whole, 8, special=True))
+
+
 def test_a_template_is_rendered_as_the_library_would(model: LoadedModel, engine: TransformersEngine) -> None:
     chat = (ChatMessage("system", "é\nBe brief."), ChatMessage("user", "hi"), ChatMessage("assistant", "ho"))
     plain = [{"role": message.role, "content": message.content} for message in chat]

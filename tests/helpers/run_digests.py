@@ -21,7 +21,7 @@ def make_digest(gain: float | None = 0.0, run_id: str = "r", **known: object) ->
         "driver": None,
         "model": "tiny",
         "mode": "free",
-        "protocol": "heldout",
+        "protocol": "default",
         "seed": 0,
         "budget_seconds": 100.0,
         "state": "finished",

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from agent2rl.core.engine import Sampling
-from agent2rl.core.task import Splits, Task
+from agent2rl.core.task import Splits, Task, make_split_profile
 from agent2rl.tasks.webshop import EVALUATOR
 from agent2rl.tasks.webshop import TASK as WEBSHOP
 from agent2rl.tasks.webshop.mini import TASK as MINI
@@ -33,7 +33,11 @@ def shorten_splits(load: Callable[[Path | None], Splits]) -> Callable[[Path | No
 
 
 TASK: Task = replace(
-    WEBSHOP, id="short-webshop", load=shorten_splits(WEBSHOP.load), evaluator=SHORT_EVALUATOR
+    WEBSHOP,
+    id="short-webshop",
+    load=shorten_splits(WEBSHOP.load),
+    evaluator=SHORT_EVALUATOR,
+    paper=make_split_profile(SHORT_EVALUATOR),
 )
 MINI_TASK: Task = replace(
     MINI,
@@ -41,4 +45,6 @@ MINI_TASK: Task = replace(
     load=shorten_splits(MINI.load),
     evaluator=SHORT_EVALUATOR,
     default_expert="full",
+    paper=make_split_profile(SHORT_EVALUATOR),
 )
+PAPER_TASK: Task = replace(MINI_TASK, id="short-webshop-paper", paper=MINI.paper)

@@ -215,15 +215,15 @@ def test_a_question_is_the_whole_prompt_and_other_keys_are_passed_on(tmp_path: P
     rows = [{"question": {"n": 1}, "answer": 2, "unit": "cm"}] + [{"question": str(n)} for n in range(5)]
     write_files(folder, {"data/train.jsonl": "".join(json.dumps(row) + "\n" for row in rows)})
     task = smith.parse(str(folder))
-    splits = task.load(None)
-    assert splits.test is not None
+    rows_read = task.load(None).test
+    assert rows_read is not None
     read: list[Chat] = []
 
     def answer(chat: Chat) -> str:
         read.append(chat)
         return "yes"
 
-    evaluation = task.evaluator.evaluate(ScriptedEngine(answer), splits.test[:1], EvalSettings())
+    evaluation = task.evaluator.evaluate(ScriptedEngine(answer), rows_read[:1], EvalSettings())
     assert [result.score for result in evaluation.results] == [1.0]
     assert read[0][0].content == '{"n": 1}'
     assert evaluation.how["prompting"] == "plain"

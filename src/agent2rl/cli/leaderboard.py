@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import get_args
 
 import click
 from rich.console import Console
@@ -11,7 +10,7 @@ from rich.table import Table
 
 from agent2rl.analysis.campaigns.leaderboard import Leaderboard, build_leaderboard
 from agent2rl.analysis.campaigns.run_digest import RunDigest
-from agent2rl.cli.options import runs_dir
+from agent2rl.cli.options import ProtocolParam, runs_dir
 from agent2rl.cli.run_digests import gather_digests, require_runs_in
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import ScoringProtocol
@@ -21,8 +20,8 @@ from agent2rl.run.settings import read_settings
 
 protocol = click.option(
     "--protocol",
-    type=click.Choice(get_args(ScoringProtocol)),
-    default="heldout",
+    type=ProtocolParam(),
+    default="default",
     show_default=True,
     help="Use only runs with this scoring protocol. Results of different protocols are never mixed.",
 )

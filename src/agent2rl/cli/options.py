@@ -10,6 +10,7 @@ import click
 
 from agent2rl import registry
 from agent2rl.core.errors import UserError
+from agent2rl.core.records import PROTOCOLS
 from agent2rl.core.units import parse_byte_size
 from agent2rl.record.paths import LATEST, RunPaths, find_run
 from agent2rl.run.settings import read_settings
@@ -78,6 +79,16 @@ class ExpertParam(click.ParamType[str | int]):
         if not re.fullmatch(r"[1-9]\d{0,8}", str(value)):
             self.fail(f"{value!r} is not a level of expert help. Write full, none or a number.", param, ctx)
         return int(value)
+
+
+class ProtocolParam(click.Choice[str]):
+    """A scoring protocol. `heldout` is the name of the default protocol in earlier versions."""
+
+    def __init__(self) -> None:
+        super().__init__(PROTOCOLS)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return super().convert("default" if value == "heldout" else value, param, ctx)
 
 
 class FiniteFloatParam(click.FloatRange):

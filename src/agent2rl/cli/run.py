@@ -20,6 +20,7 @@ from agent2rl.cli.options import (
     DollarsParam,
     DurationParam,
     ExpertParam,
+    ProtocolParam,
     SizeParam,
     TemperatureParam,
     as_json,
@@ -226,11 +227,11 @@ DIRECTORY = click.Path(path_type=Path, file_okay=False, exists=True)
 )
 @click.option(
     "--protocol",
-    type=click.Choice(["heldout", "paper"]),
-    default="heldout",
+    type=ProtocolParam(),
+    default="default",
     show_default=True,
-    help="heldout: score on a split that the agent never gets feedback on. paper: score on the test set that "
-    "also gives the feedback.",
+    help="default: score on a split that the agent never gets feedback on. paper: the published prompts, "
+    "limits and test set of the task; the test set also gives the feedback.",
 )
 @click.option(
     "--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="The random seed."
@@ -347,6 +348,10 @@ def make_run_spec(options: dict[str, Any], settings: Settings) -> RunSpec:
     task = registry.resolve_task_name(
         options["task"], (*options["tasks_dir"], *settings.tasks), options["data_dir"]
     )
+    if options["prompts"] and options["protocol"] == "paper":
+        raise UserError(
+            "The paper's protocol has its own prompts.", "Leave out --prompts, or use --protocol default."
+        )
     return RunSpec(
         task=task,
         agent=_resolve_agent_name(
@@ -361,6 +366,7 @@ def make_run_spec(options: dict[str, Any], settings: Settings) -> RunSpec:
         sandbox=options["sandbox"],
         mode=options["mode"],
         protocol=options["protocol"],
+        profile=registry.find_profile(task, options["protocol"]),
         budget=Budget(
             wall_seconds=options["budget"],
             submissions=options["max_submissions"],

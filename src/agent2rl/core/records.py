@@ -20,7 +20,15 @@ from agent2rl.core.llm import LlmUsage
 from agent2rl.core.record import Record as Record
 
 Mode = Literal["free", "sft-only", "rl-oriented", "rl-only", "multi"]
-ScoringProtocol = Literal["heldout", "paper"]
+
+
+def _translate_protocol_name(value: object) -> object:
+    """Translate the specifications of earlier versions, which call the default protocol `heldout`."""
+    return "default" if value == "heldout" else value
+
+
+ScoringProtocol = Annotated[Literal["default", "paper"], BeforeValidator(_translate_protocol_name)]
+PROTOCOLS: tuple[ScoringProtocol, ...] = ("default", "paper")
 
 
 def _translate_expert_flag(value: object) -> object:
@@ -111,9 +119,12 @@ class RunSpec(Record):
     engine: str
     sandbox: str = "bubblewrap"
     mode: Mode = "free"
-    protocol: ScoringProtocol = "heldout"
-    """`heldout`: the feedback split scores submissions, the held-out split ranks. `paper`: the whole test
-    set does both."""
+    protocol: ScoringProtocol = "default"
+    """`default`: the feedback split scores submissions, the held-out split ranks. `paper`: the published test
+    set does both, with the task's published profile."""
+    profile: str | None = None
+    """The published profile that evaluates under the paper's protocol, with its version. None: the task's own
+    evaluation, as in runs of earlier versions, where `paper` only chose the split."""
     budget: Budget
     limits: RequestedLimits | None = None
     """Unset fields default to a share of the machine. The ledger records the effective limits."""

@@ -7,14 +7,15 @@ never sees them.
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal, Protocol, Self, runtime_checkable
 
 from pydantic import JsonValue
 
 from agent2rl.core.engine import Chat, Engine
-from agent2rl.core.errors import GradingError
+from agent2rl.core.errors import GradingError, UserError
 from agent2rl.core.grading_records import EvalResult, EvalSettings, ExampleResult, WinRates
 from agent2rl.core.records import ExpertHelp, PromptTemplates
 
@@ -42,8 +43,6 @@ class Splits:
     heldout: tuple[Example, ...]
     test: tuple[Example, ...] | None = None
     """The split of the paper's protocol; None: feedback and held-out together."""
-    paper_train: tuple[Example, ...] | None = None
-    """The training data of the paper's protocol; None: `train`."""
     folders: Mapping[str, DataFolder] = field(default_factory=dict)
     """Further training data: name below the agent's `data/` → folder. A function named `.` writes files into
     `data/` itself."""
@@ -153,6 +152,48 @@ class DataScript:
 
 
 @dataclass(frozen=True)
+class PublishedProfile:
+    """The published form of a task's evaluation, which `--protocol paper` selects."""
+
+    name: str
+    version: int
+    """Changes whenever the same model could get another score."""
+    evaluator: Evaluator
+    scoring: str
+    """Markdown for the agent, in place of `REPLACED_SECTIONS` of the task's description."""
+    load: Callable[[Path | None], Splits] | None = None
+    """Loads the examples; None: as the task does."""
+    adapt: Callable[[Splits], Splits] | None = None
+    """Changes the examples once they are loaded."""
+    exposes: Mapping[str, Path] | None = None
+    """Further files for the agent; None: those of the task."""
+
+    @property
+    def label(self) -> str:
+        return f"{self.name}-{self.version}"
+
+    def load_splits(self, load: Callable[[Path | None], Splits], data_dir: Path | None) -> Splits:
+        """Load the examples; `load` is the task's own function."""
+        splits = (self.load or load)(data_dir)
+        return self.adapt(splits) if self.adapt else splits
+
+    def describe(self, description: str) -> str:
+        """Return the task's description with this profile's scoring in place of its own."""
+        head, *sections = description.split("\n## ")
+        kept = [text for text in sections if text.partition("\n")[0] not in REPLACED_SECTIONS]
+        parts = (head, *(f"## {text}" for text in kept), self.scoring)
+        return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+REPLACED_SECTIONS = ("What the model is asked", "How it is scored")
+
+
+def make_split_profile(evaluator: Evaluator) -> PublishedProfile:
+    """Return the profile of a task without a published form: its own evaluation, on the whole test set."""
+    return PublishedProfile("paper-split", 1, evaluator, scoring="")
+
+
+@dataclass(frozen=True)
 class Task:
     id: str
     level: Literal[1, 2, 3]
@@ -180,6 +221,24 @@ class Task:
     """Files outside the package that the grading child needs to rebuild this value."""
     data_script: DataScript | None = None
     """Writes the directory that `load` gets if the user names none; None if the task needs no script."""
+    paper: PublishedProfile | None = None
+    """The profile of the paper's protocol; None if the task has none."""
+
+    def apply_profile(self, label: str | None) -> Self:
+        """Return the task as a published profile evaluates it; None is the task itself."""
+        if label is None:
+            return self
+        if self.paper is None or self.paper.label != label:
+            known = f"It has {self.paper.label}." if self.paper else "It has none."
+            raise UserError(f"The task {self.id!r} has no published profile {label!r}.", known)
+        profile = self.paper
+        return replace(
+            self,
+            evaluator=profile.evaluator,
+            description=profile.describe(self.description) if profile.scoring else self.description,
+            load=partial(profile.load_splits, self.load),
+            exposes=self.exposes if profile.exposes is None else profile.exposes,
+        )
 
 
 # Evaluator folders: data that is too large to be copied with each example

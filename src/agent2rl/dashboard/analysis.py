@@ -101,7 +101,7 @@ def of_runs(index: str, query: str, tasks: str, protocol: str, contaminated: str
     campaign = analyse_campaign(
         digests,
         traits,
-        protocol="paper" if protocol == "paper" else "heldout",
+        protocol="paper" if protocol == "paper" else "default",
         include_contaminated=contaminated == "included",
     )
     folder = Path(target)

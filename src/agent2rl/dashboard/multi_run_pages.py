@@ -124,13 +124,13 @@ def add_multi_run_routes(app: FastAPI, dashboard: Dashboard) -> None:
         )
 
     @app.get("/leaderboard")
-    def leaderboard(request: Request, protocol: ScoringProtocol = "heldout") -> Response:
+    def leaderboard(request: Request, protocol: ScoringProtocol = "default") -> Response:
         return render_response(
             "leaderboard_live.html.jinja", **_build_leaderboard(request, dashboard, protocol)
         )
 
     @app.get("/leaderboard/made")
-    def leaderboard_made(request: Request, protocol: ScoringProtocol = "heldout") -> Response:
+    def leaderboard_made(request: Request, protocol: ScoringProtocol = "default") -> Response:
         return render_response("made.jinja", **_build_leaderboard(request, dashboard, protocol))
 
     @app.get("/made/{stamp}/{rest:path}")

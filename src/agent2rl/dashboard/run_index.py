@@ -140,7 +140,7 @@ class RunQuery:
         return ("WHERE " + " AND ".join(parts) if parts else ""), values
 
 
-VERSION = 5
+VERSION = 6
 LOOK_SECONDS = 0.5
 SHARE = 0.1
 """Largest share of the time spent looking for changes."""

@@ -213,6 +213,8 @@ class RunRow(Record, allow_inf_nan=False):
     model: str
     mode: Mode
     protocol: ScoringProtocol
+    profile: str = ""
+    """The published profile that evaluates; empty if the task's own evaluation does."""
     expert: str = "full"
     """The level of expert help."""
     seed: int
@@ -248,6 +250,7 @@ def build_row_from_digest(digest: RunDigest, level: int | None, changed: float) 
         model=digest.model[:NAMES],
         mode=digest.mode,
         protocol=digest.protocol,
+        profile=digest.profile or "",
         expert=str(digest.expert),
         seed=digest.seed,
         state=digest.state,
@@ -274,7 +277,7 @@ def build_row_from_view(view: RunView, level: int | None, changed: float) -> Run
     base = view.baseline.value if view.baseline else None
     best = max(scores, default=None)
     gain = best - base if best is not None and base is not None else None
-    held = result.heldout if result and spec.protocol == "heldout" else None
+    held = result.heldout if result and spec.protocol == "default" else None
     interval = held.ci if held else None
     return RunRow(
         run_id=view.paths.run_id,
@@ -288,6 +291,7 @@ def build_row_from_view(view: RunView, level: int | None, changed: float) -> Run
         model=spec.model[:NAMES],
         mode=spec.mode,
         protocol=spec.protocol,
+        profile=spec.profile or "",
         expert=str(spec.expert),
         seed=spec.seed,
         state=view.state,

@@ -15,7 +15,7 @@ from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExec
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 from string import Template
-from typing import Any, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
 from pydantic import JsonValue
 
@@ -104,6 +104,25 @@ class EpisodePrompt:
         )
 
 
+@runtime_checkable
+class WindowedPrompt(Protocol):
+    """A prompt that writes the whole chat anew before each action, e.g. with the last few turns alone."""
+
+    def build_chat(self, turns: Sequence[TrajectoryTurn]) -> Chat:
+        """Return the chat. The first turn has the first observation and no action."""
+        ...
+
+
+@dataclass(frozen=True)
+class ForcedAction:
+    """How a reply without an action is continued: the model completes an action that is begun for it."""
+
+    begin: str
+    end: str
+    """Ends the action, and is added to it."""
+    max_tokens: int
+
+
 def extract_action(reply: str) -> str:
     """Return the action in a reply: the text after an "Action:" label, or else the first non-empty line."""
     lines = [line.strip() for line in reply.splitlines() if line.strip()]
@@ -166,17 +185,42 @@ class ModelPlayer:
     as_chat: bool
     sampling: Sampling
     action: Callable[[str], str] = extract_action
+    forced: ForcedAction | None = None
 
     def generate_replies(self, playing: Sequence[LiveEpisode]) -> dict[LiveEpisode, Completion]:
         messages = {episode.name: self._build_message(episode) for episode in playing}
+        if isinstance(self.prompt, WindowedPrompt):
+            self.talk.drop(messages)
         replies = self.talk.extend(messages, self.sampling)
+        if self.forced:
+            replies = self._complete_actions(replies, self.forced)
         return {episode: replies[episode.name] for episode in playing}
 
+    def _complete_actions(
+        self, replies: Mapping[str, Completion], forced: ForcedAction
+    ) -> dict[str, Completion]:
+        """Continue the replies that have no action."""
+        without = [name for name, reply in replies.items() if not (reply.full or self.action(reply.text))]
+        if not without or isinstance(self.talk, RecitedConversations):
+            return dict(replies)
+        sampling = replace(self.sampling, max_tokens=forced.max_tokens, stop=(forced.end,))
+        begun = self.talk.extend({name: (ChatMessage("user", forced.begin),) for name in without}, sampling)
+        return {**replies, **{name: _join_forced(replies[name], begun[name], forced) for name in without}}
+
     def _build_message(self, episode: LiveEpisode) -> Chat:
+        if isinstance(self.prompt, WindowedPrompt):
+            return self.prompt.build_chat(episode.turns)
         seen = episode.turns[-1].observation
         if len(episode.turns) == 1:
             return self.prompt.build_first_message(seen, self.as_chat, episode.kind)
         return self.prompt.build_next_message(seen, self.as_chat)
+
+
+def _join_forced(reply: Completion, action: Completion, forced: ForcedAction) -> Completion:
+    if action.full:
+        return action
+    text = f"{reply.text}{forced.begin}{action.text}{forced.end}"
+    return Completion(text, reply.tokens + action.tokens)
 
 
 def play_episodes(
@@ -305,12 +349,15 @@ class Episodes:
     """Extracts the action from a reply."""
     settle: Settle = keep_rewards
     """Decides the final rewards after all episodes have been played, e.g. by a judge."""
+    forced: ForcedAction | None = None
+    """Used if a reply has no action: if `action` returns an empty text. None: that is the action."""
 
     @property
     def version(self) -> str:
         marks = () if self.success is None else (self.success, self.also)
         calls = (f"{call.__module__}.{call.__qualname__}" for call in self._further.values())
-        settings = repr((self.prompt, self.group, self.sampling, self.temperature, *marks, *calls))
+        forced = () if self.forced is None else (self.forced,)
+        settings = repr((self.prompt, self.group, self.sampling, self.temperature, *marks, *calls, *forced))
         return f"{self.rule}+{hashlib.sha256(settings.encode()).hexdigest()[:12]}"
 
     def evaluate(self, engine: Engine, examples: Sequence[Example], settings: EvalSettings) -> EvalResult:
@@ -350,14 +397,13 @@ class Episodes:
                 ("temperature", repr(self.temperature)),
                 ("success", repr(self.success)),
                 ("also", repr(self.also)),
+                ("forced", repr(self.forced)),
                 *((name, call.__qualname__) for name, call in calls.items()),
             )
         )
         return Template(PROGRAM).substitute(
             version=self.version,
-            imports="\n".join(
-                f"from {call.__module__} import {call.__qualname__}" for call in calls.values()
-            ),
+            imports="\n".join(map(_write_import, (type(self.prompt), *calls.values()))),
             evaluator=f"Episodes(\n{source})",
         )
 
@@ -379,11 +425,12 @@ class Episodes:
         if isinstance(engine, RecordedEngine):
             player = ModelPlayer(RecitedConversations(engine), self.prompt, True, self.sampling, self.action)
             return player, {"prompting": "given"}
-        as_chat = has_chat_template(engine)
+        as_chat = has_chat_template(engine) and not self.sampling.plain
         sampling = resolve_sampling(
             self.sampling, settings, self.temperature, stop=() if as_chat else self.prompt.stop
         )
-        return ModelPlayer(open_conversations(engine), self.prompt, as_chat, sampling, self.action), {
+        talk = open_conversations(engine)
+        return ModelPlayer(talk, self.prompt, as_chat, sampling, self.action, self.forced), {
             "prompting": "chat" if as_chat else "plain",
             "prompts": self.prompt.name,
             "temperature": sampling.temperature,
@@ -411,6 +458,10 @@ class Episodes:
         return {**marks, "reward": fmean(rewards), **shares}
 
 
+def _write_import(part: Callable[..., Any]) -> str:
+    return f"from {part.__module__} import {part.__qualname__}"
+
+
 PROGRAM = '''"""The grader's evaluation as a program, for training games: its prompts, its loop, its world.
 
     python eval.py models/NAME --games 100
@@ -421,7 +472,7 @@ plays the training games, the same as `open_world().environment`, and counts the
 
 from agent2rl.core.engine import Sampling
 from agent2rl.evaluators.episodes import Episodes
-from agent2rl.evaluators.episodes import EpisodePrompt
+from agent2rl.evaluators.episodes import ForcedAction
 from agent2rl.evaluators.eval_cli import main
 from agent2rl.registry import find_engine
 $imports

@@ -38,7 +38,7 @@ from agent2rl.evaluators.win_rates import (
     compute_mean_percent,
     control_length,
 )
-from agent2rl.net.grading_proxy_client import find_grading_proxy
+from agent2rl.net.grading_proxy_client import GradingProxyClient, find_grading_proxy
 
 CONSTANTS = {
     "empty": "",
@@ -68,6 +68,8 @@ class Pairwise:
     """The key of an example's meta with its kind."""
     constants: int = 100
     """Limit for comparisons of each constant answer."""
+    judge: Callable[[GradingProxyClient], Referee] = JudgeReferee
+    """How the run's judge is asked."""
 
     @property
     def version(self) -> str:
@@ -123,7 +125,7 @@ class Pairwise:
     def _choose_referee(self) -> Referee:
         found = find_grading_proxy()
         if found and found.read_info().judge:
-            return JudgeReferee(found)
+            return self.judge(found)
         if self.referee is None:
             raise GradingError("This task needs a judge, and there is none.", "Choose one with --judge.")
         return self.referee

@@ -9,7 +9,8 @@ Numbers may have thousands separators, currency signs, trailing zeros, signs, de
 and a full stop may follow. Text that is not a plain number (`1,08`, `3-4`, `1e9`, `7/0`, hundreds of digits)
 is no answer: neither the part that would parse nor any later text counts. Numbers in words are not read.
 
-`last_number` is the flexible rule: the last number of the text, wherever it is.
+`last_number` is the flexible rule: the last number of the text, wherever it is. `published_number` is that of
+the paper's protocol: the last number before a `Question:` that the model may write, compared to 1e-6.
 
 The rubric checks what the meta of an example requests (`value`, `others`, `language`, `length`, `form`). The
 score is the share of five qualities that the answer has, halved if it does not answer the question.
@@ -24,6 +25,8 @@ from pydantic import JsonValue
 from agent2rl.core.task import Example
 
 REASONING_END = "</think>"
+NEXT_QUESTION = "Question:"
+PUBLISHED_TOLERANCE = 1e-6
 MARKER = "####"
 
 _MINUS = r"\-\u2212"
@@ -56,6 +59,8 @@ _CALCULATION = re.compile(rf"^(?:(?:[0-9.,+{_MINUS}*/x\u00d7\u00f7()%\\ ]|{_CURR
 _LAST_NUMBER = re.compile(
     rf"(?:(?<![\w)])[{_MINUS}])?{_CURRENCY}?(?:[0-9]+[ ](?=[0-9]+/[0-9]))?[0-9](?:[0-9,./]*[0-9])?"
 )
+_THOUSANDS = re.compile(r"(?<=[0-9]),(?=[0-9]{3}(?![0-9]))")
+_PUBLISHED_NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
 
 
 def cut_reasoning(text: str) -> str:
@@ -87,6 +92,24 @@ def exact_number(output: str, target: str) -> float:
 def same_last_number(output: str, target: str) -> float:
     """Return 1.0 if the last number of the output is the final number of the target, else 0.0."""
     return float(last_number(output) == final_answer(target))
+
+
+def same_published_number(output: str, target: str) -> float:
+    """Return 1.0 if the last number of the output, as published, is the final number of the target."""
+    right, found = final_answer(target), published_number(output)
+    if right is None:
+        raise ValueError(f"the target has no number after {MARKER}: {target[-80:]!r}")
+    return float(found is not None and abs(found - float(right)) < PUBLISHED_TOLERANCE)
+
+
+def published_number(output: str) -> float | None:
+    """Return the last run of digits, with its sign and decimals, before a new question, or None.
+
+    The published rule takes `1,234` for 234. That is a defect: here a comma may separate thousands.
+    """
+    text = cut_reasoning(output).partition(NEXT_QUESTION)[0]
+    numbers = _PUBLISHED_NUMBER.findall(_THOUSANDS.sub("", text))
+    return float(numbers[-1]) if numbers else None
 
 
 def _parse_result(line: str) -> Fraction | None:

@@ -88,7 +88,7 @@ class QuestionPrompt:
             texts=[texts[first : first + n] for first in range(0, len(texts), n)],
             how={
                 "prompting": "chat" if as_chat else "plain",
-                "shots": 0 if as_chat else self.shots,
+                "shots": self._count_shots(as_chat),
                 "samples": n,
                 "temperature": sampling.temperature,
                 "max_tokens": sampling.max_tokens,
@@ -107,9 +107,38 @@ class QuestionPrompt:
                 raise UserError(f"{prompts.name}: `{name}` has no placeholder {QUESTION}.", "Add it.")
         return replace(self, chat=chat, plain=plain, shots=0 if prompts.plain else self.shots)
 
+    def _count_shots(self, as_chat: bool) -> int:
+        return 0 if as_chat else self.shots
+
     def _resolve_sampling(self, as_chat: bool, settings: EvalSettings) -> Sampling:
         stop = () if as_chat else self.stop
         return resolve_sampling(self.sampling, settings, self.temperature, stop)
+
+
+@dataclass(frozen=True)
+class FewShotPrompt(QuestionPrompt):
+    """A prompt with worked examples as turns of the chat. A model without a chat template reads one text."""
+
+    turns: tuple[tuple[str, str], ...] = ()
+    """Questions and their answers."""
+
+    def build_prompt(self, example: Example, as_chat: bool) -> Chat:
+        asked = [self.chat.replace(QUESTION, question) for question, _ in self.turns]
+        last = self.chat.replace(QUESTION, example.prompt)
+        answers = [answer for _, answer in self.turns]
+        if not as_chat:
+            shots = "".join(f"{question} {answer}\n" for question, answer in zip(asked, answers, strict=True))
+            return (ChatMessage("user", shots + last),)
+        shown = [
+            message
+            for question, answer in zip(asked, answers, strict=True)
+            for message in (ChatMessage("user", question), ChatMessage("assistant", answer))
+        ]
+        return (*shown, ChatMessage("user", last))
+
+    def _count_shots(self, as_chat: bool) -> int:
+        del as_chat
+        return len(self.turns)
 
 
 def resolve_sampling(

@@ -194,6 +194,8 @@ class GradingChild:
     """Number of sandboxes for programs that the model wrote."""
     prompts: PromptTemplates | None = None
     """The user's prompt templates, which replace the task's."""
+    profile: str | None = None
+    """The published profile that evaluates; None: the task's own evaluation."""
     proxy_socket: Path | None = None
     """The socket of the grading proxy for searches and judgements, if there is one."""
     proxy_description: str = ""
@@ -234,6 +236,7 @@ class GradingChild:
             engine=self.engine,
             settings=self.settings,
             prompts=self.prompts,
+            profile=self.profile,
             processes=count_engine_processes(self.limits),
         )
 

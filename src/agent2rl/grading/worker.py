@@ -39,6 +39,8 @@ class GradingJob(Record):
     engine: str
     settings: EvalSettings
     prompts: PromptTemplates | None = None
+    profile: str | None = None
+    """The published profile that evaluates; None: the task's own evaluation."""
     processes: int = 1
     """The most processes that the engine may run in."""
 
@@ -70,7 +72,8 @@ class GradingOutcome(Record):
 
 def run_job(here: Path) -> GradingOutcome:
     job = GradingJob.model_validate_json((here / JOB).read_bytes())
-    evaluator = apply_prompts(registry.find_task(job.task), job.prompts).evaluator
+    task = registry.find_task(job.task).apply_profile(job.profile)
+    evaluator = apply_prompts(task, job.prompts).evaluator
     if isinstance(evaluator, ModelEvaluator):
         return _grade_without_engine(evaluator, evaluator.version, here, job.settings)
     begin = time.monotonic()

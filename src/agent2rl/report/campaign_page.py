@@ -246,7 +246,7 @@ def sentence(campaign: CampaignAnalysis) -> str:
 def notes(campaign: CampaignAnalysis) -> list[str]:
     lines = campaign_tables.contamination_notes(campaign.leaderboard)
     if many := campaign.other_protocol:
-        other = "paper" if campaign.protocol == "heldout" else "heldout"
+        other = "paper" if campaign.protocol == "default" else "default"
         lines.append(f"{many} runs under protocol {other} are left out: their gains are not comparable.")
     if campaign.unreadable:
         shown = "; ".join(campaign.unreadable[:SHOWN])

@@ -84,7 +84,7 @@ def contamination_notes(board: Leaderboard) -> list[str]:
 def table_notes(board: Leaderboard) -> list[str]:
     by = (
         "on held-out data"
-        if board.protocol == "heldout"
+        if board.protocol == "default"
         else "on the test set that also chose them (paper protocol)"
     )
     notes = [f"Gains are points above the untouched model, {by}. Intervals are 95%."]

@@ -78,6 +78,7 @@ def build_wide_row(view: RunView) -> Row:
         "ending": result.ending if result else None,
         "mode": spec.mode,
         "protocol": spec.protocol,
+        "profile": spec.profile,
         "expert": spec.expert,
         "seed": spec.seed,
         "engine": spec.engine,

@@ -25,7 +25,7 @@ def build_setup_rows(data: ReportData) -> Rows:
         ("engine", spec.engine.partition(":")[0]),
         ("sandbox", spec.sandbox),
         ("mode", spec.mode),
-        ("protocol", spec.protocol),
+        ("protocol", tables.describe_protocol(spec)),
         ("time", formatting.format_duration(budget.wall_seconds)),
     ]
     limits = {

@@ -2,7 +2,7 @@
 
 from agent2rl.core.grading_records import ContaminationSummary, EvalScore, Interval, JudgeUsage, Submission
 from agent2rl.core.llm import LlmUsage
-from agent2rl.core.records import Budget, ExpertHelp, RolloutCounts, Rollouts, RunResult
+from agent2rl.core.records import Budget, ExpertHelp, RolloutCounts, Rollouts, RunResult, RunSpec
 from agent2rl.record.reader import RunView
 
 Rows = list[tuple[str, ...]]
@@ -26,6 +26,8 @@ def build_headline_rows(view: RunView) -> Rows:
     ]
     if view.state == "crashed" and not view.chain.fault:
         rows.append(("to continue", f"agent2rl resume {view.paths.run_id}"))
+    if spec.protocol == "paper":
+        rows.append(("protocol", describe_protocol(spec)))
     if spec.prompts:
         rows.append(("prompts", f"{spec.prompts.name}: supplied by the user instead of the task's"))
     if spec.search:
@@ -47,6 +49,12 @@ def build_headline_rows(view: RunView) -> Rows:
         rows.append(("record", f"INTEGRITY CHECK FAILED: {view.chain.fault}"))
     rows += [("note", note) for note in view.notes]
     return rows
+
+
+def describe_protocol(spec: RunSpec) -> str:
+    if spec.protocol == "paper":
+        return f"paper, profile {spec.profile}" if spec.profile else "paper (its split alone)"
+    return spec.protocol
 
 
 def describe_expert_help(level: ExpertHelp) -> str:

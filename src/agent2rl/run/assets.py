@@ -22,7 +22,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -269,8 +269,6 @@ def load_assets(
     base = read_base_model(prepare_model_directory(model, cache, tell))
     tell("loading the task's data")
     loaded = load_task_data(task, Path(spec.data_dir) if spec.data_dir else None, cache, sandbox, tell)
-    if spec.protocol == "paper" and loaded.paper_train is not None:
-        loaded = replace(loaded, train=loaded.paper_train)
     for name, examples in (("feedback", loaded.feedback), ("heldout", loaded.heldout)):
         if not examples:
             raise UserError(f"The task {task.id!r} has no {name} examples.")

@@ -53,7 +53,8 @@ class FinishedRun:
 
 def start_run(spec: RunSpec, settings: Settings, notify: Notify, stop: threading.Event) -> FinishedRun:
     """Execute a new run. Set `stop` to end it early with the results so far."""
-    spec = spec.model_copy(update={"instructions_version": INSTRUCTIONS_VERSION})
+    profile = registry.find_profile(spec.task, spec.protocol)
+    spec = spec.model_copy(update={"instructions_version": INSTRUCTIONS_VERSION, "profile": profile})
     return _execute_run(spec, settings, stop, lambda: Recorder.create(settings.runs, spec, notify))
 
 
@@ -77,7 +78,7 @@ def _execute_run(
     open_recorder: Callable[[], Recorder],
     resuming: bool = False,
 ) -> FinishedRun:
-    task = apply_prompts(registry.find_task(spec.task), spec.prompts)
+    task = apply_prompts(registry.find_task(spec.task).apply_profile(spec.profile), spec.prompts)
     agent = registry.find_agent(spec.agent)
     sandbox = PrivateSandbox(registry.find_sandbox(spec.sandbox), find_private_places(settings, spec))
     registry.require_loader(spec.engine)

@@ -222,6 +222,7 @@ def make_grading_child(
         engine=spec.engine,
         settings=EvalSettings(seed=spec.seed, samples=spec.samples, temperature=spec.temperature),
         prompts=spec.prompts,
+        profile=spec.profile,
         splits=assets.splits,
         evaluator_folders=assets.evaluator_folders,
         limits=limits,
@@ -336,7 +337,7 @@ def grade_heldout(
     other files, and the improvement is measured from the higher score.
     """
     best = outcome.best
-    if best is None or outcome.spec.protocol != "heldout" or stop.is_set():
+    if best is None or outcome.spec.protocol == "paper" or stop.is_set():
         return
     outcome.baseline_heldout, reference = grade_baseline(baseline, "heldout", recorder, stop)
     where = recorder.paths.submission_paths(best.id)

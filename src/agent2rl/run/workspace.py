@@ -123,7 +123,7 @@ MODES = {
 
 
 RANKING = {
-    "heldout": (
+    "default": (
         "The scores that you see are measured on a feedback split. The ranking uses a held-out split. It is\n"
         "graded once, after your time is over, for your best submission on the feedback split."
     ),

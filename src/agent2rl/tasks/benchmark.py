@@ -14,12 +14,13 @@ its own test set, which cannot be split.
 
 import ast
 import shutil
+from functools import partial
 from pathlib import Path
 
 from pydantic import JsonValue
 
 from agent2rl.core.errors import UserError
-from agent2rl.core.task import DataFolder, Example, Splits, Task
+from agent2rl.core.task import DataFolder, Example, PublishedProfile, Splits, Task
 from agent2rl.evaluators.published.contract import BenchmarkConfig
 from agent2rl.evaluators.published.data_scripts import DATA_MODULE, make_data_script
 from agent2rl.evaluators.published.folder_files import (
@@ -57,16 +58,18 @@ def parse(argument: str) -> Task:
         if path.suffix == ".py" and path.name != DATA_MODULE
     )
 
-    def load(data_dir: Path | None) -> Splits:
+    def load(data_dir: Path | None, published: bool = False) -> Splits:
         require_exposed_files(exposed)
-        return _load_splits(config.id, data_dir or folder / "data", scores_on_train)
+        return _load_splits(config.id, data_dir or folder / "data", scores_on_train, published)
 
+    evaluator = PublishedModelEvaluator(folder, tuple(files), config, digest)
     return Task(
         id=config.id,
         level=1,
         description=_read_description(folder, config),
         load=load,
-        evaluator=PublishedModelEvaluator(folder, tuple(files), config, digest),
+        evaluator=evaluator,
+        paper=PublishedProfile("benchmark-folder", 1, evaluator, "", load=partial(load, published=True)),
         exposes=exposed,
         code=(*files, *(path for path in list_config_sources(folder) if path not in files)),
         data_script=make_data_script(folder, files, DATA_MODULE),
@@ -98,7 +101,8 @@ def _read_description(folder: Path, config: BenchmarkConfig) -> str:
     return f"# {config.id}\n\n{config.description}".rstrip() + "\n"
 
 
-def _load_splits(name: str, data: Path, scores_on_train: bool) -> Splits:
+def _load_splits(name: str, data: Path, scores_on_train: bool, published: bool) -> Splits:
+    """Load the data. `published`: train.jsonl scores as a whole, although the agent has it."""
     if not data.is_dir():
         raise UserError(
             f"There is no directory {data}.",
@@ -107,17 +111,18 @@ def _load_splits(name: str, data: Path, scores_on_train: bool) -> Splits:
     rows = read_published_rows(data / TRAIN, name) if (data / TRAIN).is_file() else ()
     folders, evaluator_folders = _list_given_folders(data), {DATA: data}
     if not rows or not scores_on_train:
-        own = (Example(f"{name}-test", "", ""),)
-        return Splits(rows, own, own, test=own, folders=folders, evaluator_folders=evaluator_folders)
-    split = split_train_rows(rows, data / TRAIN)
+        train, feedback, heldout = rows, Example(f"{name}-test", "", ""), Example(f"{name}-test", "", "")
+    elif published:
+        train, feedback = rows, _gather_rows(f"{name}-train", rows)
+        heldout = feedback
+    else:
+        split = split_train_rows(rows, data / TRAIN)
+        train = split.train
+        feedback = _gather_rows(f"{name}-hidden-feedback", split.feedback)
+        heldout = _gather_rows(f"{name}-hidden-heldout", split.heldout)
+    test = (feedback,) if feedback == heldout else None
     return Splits(
-        split.train,
-        (_gather_rows(f"{name}-hidden-feedback", split.feedback),),
-        (_gather_rows(f"{name}-hidden-heldout", split.heldout),),
-        test=(_gather_rows(f"{name}-train", split.all_rows),),
-        paper_train=split.all_rows,
-        folders=folders,
-        evaluator_folders=evaluator_folders,
+        train, (feedback,), (heldout,), test=test, folders=folders, evaluator_folders=evaluator_folders
     )
 
 

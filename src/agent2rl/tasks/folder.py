@@ -20,7 +20,7 @@ from pathlib import Path, PurePosixPath
 from pydantic import JsonValue
 
 from agent2rl.core.errors import UserError
-from agent2rl.core.task import Example, Splits, Task
+from agent2rl.core.task import Example, Splits, Task, make_split_profile
 from agent2rl.evaluators.published.answer_scorer import EvalFile
 from agent2rl.evaluators.published.folder_files import TaskFolderConfig, read_task_config
 from agent2rl.evaluators.single_turn import SingleTurn
@@ -56,12 +56,14 @@ def parse(argument: str) -> Task:
     def load(data_dir: Path | None) -> Splits:
         return _load_splits(config, folder, data_dir or folder / "data")
 
+    evaluator = SingleTurn(rule=f"eval.py-{digest}", score=EvalFile(script))
     return Task(
         id=config.name,
         level=1,
         description=description,
         load=load,
-        evaluator=SingleTurn(rule=f"eval.py-{digest}", score=EvalFile(script)),
+        evaluator=evaluator,
+        paper=make_split_profile(evaluator),
         exposes=_find_exposed_files(config, folder),
         code=(folder / "config.yaml", *code_files),
     )

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from agent2rl.core.engine import Sampling
 from agent2rl.core.errors import UserError
-from agent2rl.core.task import Splits, Task
+from agent2rl.core.task import Example, PublishedProfile, Splits, Task
 from agent2rl.evaluators.published.answer_scorer import EvalFile, PublishedSingleTurn
 from agent2rl.evaluators.published.data_scripts import DATA_PROGRAM, make_data_script
 from agent2rl.evaluators.published.folder_files import (
@@ -53,7 +53,7 @@ def parse(argument: str) -> Task:
         else f"# {name}\n\n{config.description}".rstrip() + "\n"
     )
 
-    def load(data_dir: Path | None) -> Splits:
+    def read_rows(data_dir: Path | None) -> tuple[Path, tuple[Example, ...]]:
         require_exposed_files(exposed)
         path = (data_dir or folder / "data") / TRAIN
         if not path.is_file():
@@ -65,21 +65,30 @@ def parse(argument: str) -> Task:
         for key in RESERVED:
             if any(key in row.meta for row in rows):
                 raise UserError(f"{path}: the key {key!r} is an argument of evaluate.", "Rename the key.")
-        split = split_train_rows(rows, path)
-        return Splits(
-            split.train, split.feedback, split.heldout, test=split.all_rows, paper_train=split.all_rows
-        )
+        return path, rows
 
+    def load(data_dir: Path | None) -> Splits:
+        path, rows = read_rows(data_dir)
+        split = split_train_rows(rows, path)
+        return Splits(split.train, split.feedback, split.heldout, test=rows)
+
+    def load_published(data_dir: Path | None) -> Splits:
+        """Return all rows as training data and as the test set, which is the published rule."""
+        _, rows = read_rows(data_dir)
+        return Splits(rows, rows, rows, test=rows)
+
+    evaluator = PublishedSingleTurn(
+        rule=f"smith-{digest}",
+        score=EvalFile(script, positional=True),
+        prompt=QuestionPrompt(sampling=SAMPLING),
+    )
     return Task(
         id=name,
         level=1,
         description=text,
         load=load,
-        evaluator=PublishedSingleTurn(
-            rule=f"smith-{digest}",
-            score=EvalFile(script, positional=True),
-            prompt=QuestionPrompt(sampling=SAMPLING),
-        ),
+        evaluator=evaluator,
+        paper=PublishedProfile("rl-smith", 1, evaluator, scoring="", load=load_published),
         exposes=exposed,
         code=tuple(files),
         data_script=make_data_script(folder, files, DATA_PROGRAM),

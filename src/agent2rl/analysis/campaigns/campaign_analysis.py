@@ -90,7 +90,7 @@ def analyse_campaign(
     tasks: Sequence[TaskTraits],
     name: str = "",
     about: str = "",
-    protocol: ScoringProtocol = "heldout",
+    protocol: ScoringProtocol = "default",
     unreadable: Sequence[str] = (),
     include_contaminated: bool = False,
 ) -> CampaignAnalysis:

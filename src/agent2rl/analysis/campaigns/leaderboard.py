@@ -214,7 +214,7 @@ class Leaderboard(Record):
 
 
 def build_leaderboard(
-    digests: Sequence[RunDigest], protocol: ScoringProtocol = "heldout", include_contaminated: bool = False
+    digests: Sequence[RunDigest], protocol: ScoringProtocol = "default", include_contaminated: bool = False
 ) -> Leaderboard:
     selection = select_runs(digests, protocol, include_contaminated)
     mine = selection.runs

@@ -135,6 +135,8 @@ class RunDigest(Record):
     model: str
     mode: Mode
     protocol: ScoringProtocol
+    profile: str | None = None
+    """The published profile that evaluated it; None if the task's own evaluation did."""
     expert: ExpertHelp = "full"
     seed: int
     budget_seconds: float
@@ -173,8 +175,13 @@ class RunDigest(Record):
 
     @cached_property
     def task_setting(self) -> str:
-        """The task and its expert help. All statistics treat different levels of help as different tasks."""
-        return self.task if self.expert == "full" else f"{self.task} (expert {self.expert})"
+        """The task, its published profile and its expert help.
+
+        All statistics treat different profiles and different levels of help as different tasks.
+        """
+        help_level = "" if self.expert == "full" else f"expert {self.expert}"
+        settings = ", ".join(filter(None, (self.profile, help_level)))
+        return f"{self.task} ({settings})" if settings else self.task
 
     @cached_property
     def points(self) -> NDArray[np.float64]:
@@ -225,6 +232,7 @@ def digest_run(record: RecordedRun, findings: Findings) -> RunDigest:
         model=spec.model,
         mode=spec.mode,
         protocol=spec.protocol,
+        profile=spec.profile,
         expert=spec.expert,
         seed=spec.seed,
         budget_seconds=spec.budget.wall_seconds,
@@ -261,7 +269,7 @@ def _find_best_route(findings: Findings, best: Submission | None) -> str | None:
 
 
 def _pair_differences(record: RecordedRun, best: Submission | None) -> tuple[list[str], tuple[float, ...]]:
-    split: Split = "heldout" if record.view.spec.protocol == "heldout" else "feedback"
+    split: Split = "heldout" if record.view.spec.protocol == "default" else "feedback"
     results = record.results.get(split, {})
     after = results.get(best.id) or results.get(best.same_as or 0) if best else None
     was = {each.id: each.score + each.residual for each in record.read_reference_results(split)}

@@ -47,6 +47,9 @@ STEPS = 6
 """Default step limit of an episode; invalid actions count. An example's `steps` overrides it."""
 PAGE_CHARACTERS = 3000
 SNIPPET_CHARACTERS = 300
+SNIPPETS, SNIPPETS_SHOWN = "snippets", 3
+"""The value of an example's `results` under the paper's protocol, and how many snippets a search shows."""
+ANSWER_TYPE = "\nAnswer type: "
 OVER = "The question is answered."
 NO_ACTION = (
     "There is no action in this. Say search[a query], open[a number of the list] or answer[the answer]."
@@ -82,12 +85,16 @@ class SearchEnvironment:
     steps_taken: int = field(default=0, init=False)
     limit: int = field(default=STEPS, init=False)
     over: bool = field(default=False, init=False)
+    snippets: bool = field(default=False, init=False)
+    """Whether a search shows the first snippets alone, as the paper's protocol does."""
 
     def reset(self, example: Example) -> EnvironmentStep:
+        self.snippets = example.meta.get("results") == SNIPPETS
         self.right, self.limit = read_gold_answer(example), read_step_limit(example, STEPS)
         self.backend, self.answer_documents = self.find(example), _read_document_ids(example)
         self.listed, self.seen, self.marks, self.steps_taken, self.over = (), {}, NOTHING, 0, False
-        return self._make_step(f"Question: {example.prompt}")
+        answer_type = f"{ANSWER_TYPE}{example.meta.get('answer_type', SET)}" if self.snippets else ""
+        return self._make_step(f"Question: {example.prompt}{answer_type}")
 
     def step(self, action: str) -> EnvironmentStep:
         if self.backend is None or self.right is None:
@@ -140,10 +147,12 @@ class SearchEnvironment:
         shown = tuple(result for result in results if not is_withheld(result))
         self.counts["withheld"] += len(results) - len(shown)
         if not shown:
-            return "Nothing was found."
+            return "No results found." if self.snippets else "Nothing was found."
         self.listed = shown
         for result in reversed(shown):
             self.seen |= {result.title.casefold(): result, result.id: result}
+        if self.snippets:
+            return " | ".join(_format_snippet(result) for result in shown[:SNIPPETS_SHOWN])
         return "\n".join(_format_row(number, result) for number, result in enumerate(shown, 1))
 
     def _open_result(self, which: str, backend: Backend) -> str:
@@ -171,8 +180,11 @@ def _pick_result(which: str, listed: Sequence[SearchResult]) -> SearchResult | N
 
 
 def _format_row(number: int, result: SearchResult) -> str:
-    title, snippet = _collapse_whitespace(result.title), _collapse_whitespace(result.snippet)
-    return f"{number}. {title}: {snippet[:SNIPPET_CHARACTERS]}"
+    return f"{number}. {_collapse_whitespace(result.title)}: {_format_snippet(result)}"
+
+
+def _format_snippet(result: SearchResult) -> str:
+    return _collapse_whitespace(result.snippet)[:SNIPPET_CHARACTERS]
 
 
 def _collapse_whitespace(text: str) -> str:
@@ -303,7 +315,7 @@ class RecitingExpert:
         self._left: list[str] = []
 
     def act(self, observation: str) -> str:
-        question = observation.removeprefix("Question: ")
+        question = observation.removeprefix("Question: ").partition(ANSWER_TYPE)[0]
         if question in self._walkthroughs:
             self._left = self._walkthroughs[question].split("\n")
         return self._left.pop(0) if self._left else "answer[nothing]"

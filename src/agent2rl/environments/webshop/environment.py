@@ -50,6 +50,9 @@ SHOP = "shop"
 STEPS = 15
 """Default step limit of an episode; actions without effect count. An example's `steps` overrides it."""
 
+ACTIONS_HEADING = "\n\nAvailable actions:\n"
+"""Follows the page if an example's `list_actions` is set; then come the actions, one a line."""
+
 Find = Callable[[Example], Shop]
 """Returns the shop of an example."""
 
@@ -78,11 +81,13 @@ class WebshopEnvironment:
     visit: WebshopEpisode | None = field(default=None, init=False)
     steps_taken: int = field(default=0, init=False)
     limit: int = field(default=STEPS, init=False)
+    lists_actions: bool = field(default=False, init=False)
 
     def reset(self, example: Example) -> EnvironmentStep:
+        self.lists_actions = example.meta.get("list_actions") is True
         self.visit = WebshopEpisode(self.find(example), read_goal(example), layout=read_layout(example))
         self.steps_taken, self.limit = 0, read_step_limit(example, STEPS)
-        return EnvironmentStep(self.visit.observation)
+        return EnvironmentStep(self._describe_page(self.visit))
 
     def step(self, action: str) -> EnvironmentStep:
         if self.visit is None:
@@ -106,7 +111,14 @@ class WebshopEnvironment:
         bought = visit.score is not None
         cut = not bought and self.steps_taken >= self.limit
         won = visit.score is not None and visit.score.reward == 1
-        return EnvironmentStep(visit.observation, reward, done=bought or cut, won=won, cut=cut)
+        return EnvironmentStep(self._describe_page(visit), reward, done=bought or cut, won=won, cut=cut)
+
+    def _describe_page(self, visit: WebshopEpisode) -> str:
+        if not self.lists_actions:
+            return visit.observation
+        actions = [search("<your query>")] if visit.available.search_bar else []
+        actions += [click(name) for name in visit.available.clickables]
+        return visit.observation + ACTIONS_HEADING + "\n".join(f"  {action}" for action in actions)
 
 
 def read_layout(example: Example) -> PageLayout:

@@ -15,7 +15,7 @@ import multiprocessing.util
 import os
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
@@ -31,6 +31,7 @@ from agent2rl.evaluators.single_turn import EvaluationProgress, QuestionPrompt, 
 # Extracting the program from an answer: a complete function or the rest of one, fenced or not
 
 FENCE = re.compile(r"^[ \t]{0,8}```[^\n]*\n(.*?)(?:^[ \t]{0,8}```|\Z)", re.MULTILINE | re.DOTALL)
+PUBLISHED_BLOCK = re.compile(r"```\w*\n(.*?)```", re.DOTALL)
 LONGEST = 1 << 16
 """Only this many characters of an answer are read: a tokenizer can have very long tokens."""
 ASSIGNMENT = r"[A-Za-z_]\w{0,99}(?: ?:[^=\n]{1,200}| {0,8})=(?!=)"
@@ -60,6 +61,27 @@ def _extract_body(answer: str) -> str:
     return answer
 
 
+def build_program(prompt: str, entry: str, answer: str) -> tuple[str, str]:
+    """Return the prompt with the answer after it, and the program to test if that does not compile."""
+    return prompt + answer, extract_program(prompt, entry, answer)
+
+
+def build_published_program(prompt: str, entry: str, answer: str) -> tuple[str, str]:
+    """Return the prompt with the answer's first fenced block after it, or with the answer if it has none.
+
+    This is the rule of the paper's protocol. The answer must have the whole function: its leading white space
+    is cut, so a body alone does not compile.
+    """
+    del entry
+    block = PUBLISHED_BLOCK.search(answer)
+    program = prompt + (block[1] if block else answer).lstrip()
+    return program, program
+
+
+BuildProgram = Callable[[str, str, str], tuple[str, str]]
+"""Gets the prompt, the function's name and the answer; returns a program, and one to try if it does not
+compile."""
+
 RULE = "code-tests-2"
 """Must change whenever the same answers could get other verdicts."""
 
@@ -70,14 +92,17 @@ class CodeTests:
 
     prompt: QuestionPrompt = field(default_factory=QuestionPrompt)
     program_workers: int = 8
+    rule: str = RULE
+    """Must change whenever the same answers could get other verdicts."""
+    build: BuildProgram = build_program
 
     @property
     def version(self) -> str:
-        return f"{RULE}+{hashlib.sha256(repr(self.prompt).encode()).hexdigest()[:12]}"
+        return f"{self.rule}+{hashlib.sha256(repr(self.prompt).encode()).hexdigest()[:12]}"
 
     def evaluate(self, engine: Engine, examples: Sequence[Example], settings: EvalSettings) -> EvalResult:
         answers = self.prompt.sample_answers(engine, examples, settings)
-        jobs = [build_job(example, text) for example, text in answers.list_pairs()]
+        jobs = [build_job(example, text, self.build) for example, text in answers.list_pairs()]
         with ProgramPool.open() as pool:
             verdicts = judge_programs(pool, jobs)
         judged = zip(answers.list_pairs(), verdicts, strict=True)
@@ -94,15 +119,16 @@ class CodeTests:
         return replace(self, prompt=self.prompt.prompted(prompts))
 
 
-def build_job(example: Example, answer: str) -> ProgramJob:
+def build_job(example: Example, answer: str, build: BuildProgram = build_program) -> ProgramJob:
     """Build the job that tests an answer."""
     entry, test = example.meta.get("entry_point"), example.meta.get("test")
     if not isinstance(entry, str) or not entry.isidentifier() or not isinstance(test, str):
         raise GradingError(f"The example {example.id} has no entry_point and test.", "Fix the task's data.")
     answer = cut_reasoning(answer)[:LONGEST]
+    program, fallback = build(example.prompt, entry, answer)
     return ProgramJob(
-        program=example.prompt + answer,
-        fallback=extract_program(example.prompt, entry, answer),
+        program=program,
+        fallback=fallback,
         entry=entry,
         reference=example.prompt + example.target,
         test=test,
@@ -136,10 +162,17 @@ def _find_unplain_problems(pool: ProgramPool, jobs: Sequence[ProgramJob]) -> set
     return {problem for problem, verdict in zip(problems, verdicts, strict=True) if verdict.unplain}
 
 
-def reward(prompt: str, answer: str, reference: str, test: str, entry: str) -> float:
+def reward(
+    prompt: str,
+    answer: str,
+    reference: str,
+    test: str,
+    entry: str,
+    build: BuildProgram = build_program,
+) -> float:
     """Return the reward of one answer, for training. Uses a pool that stays open while the process lives."""
     example = Example("", prompt, reference, {"test": test, "entry_point": entry})
-    return float(judge_programs(_open_pool(), [build_job(example, answer)])[0].passed)
+    return float(judge_programs(_open_pool(), [build_job(example, answer, build)])[0].passed)
 
 
 _pools: dict[int, ProgramPool] = {}

@@ -188,9 +188,8 @@ HIDDEN = "hidden"
 
 @dataclass(frozen=True)
 class TrainRowSplit:
-    """The rows of a train.jsonl, whole and split."""
+    """The rows of a train.jsonl, split."""
 
-    all_rows: tuple[Example, ...]
     train: tuple[Example, ...]
     feedback: tuple[Example, ...]
     heldout: tuple[Example, ...]
@@ -255,7 +254,7 @@ def split_train_rows(rows: Sequence[Example], path: Path) -> TrainRowSplit:
         )
 
     train = tuple(row for row in rows if row.prompt not in feedback | heldout)
-    return TrainRowSplit(tuple(rows), train, hide(feedback), hide(heldout))
+    return TrainRowSplit(train, hide(feedback), hide(heldout))
 
 
 def _rank_question(question: str) -> str:

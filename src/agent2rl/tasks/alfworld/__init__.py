@@ -25,6 +25,7 @@ from agent2rl.environments.alfworld import AlfworldEpisode, AlfworldGame
 from agent2rl.environments.alfworld.environment import GAME_FILE, GAMES, STEPS, AlfworldEnvironment
 from agent2rl.evaluators.episodes import EpisodePrompt, Episodes
 from agent2rl.evaluators.task_data import fetch_archive, read_prompts
+from agent2rl.tasks.alfworld.paper import PAPER
 
 # Loading the official games as examples, from a folder or the release
 
@@ -155,4 +156,5 @@ TASK: Task = Task(
     evaluator=EVALUATOR,
     world="alfworld",
     withhold=withhold_walkthroughs,
+    paper=PAPER,
 )

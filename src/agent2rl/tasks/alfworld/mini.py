@@ -20,6 +20,7 @@ from agent2rl.tasks.alfworld import EVALUATOR
 from agent2rl.tasks.alfworld import TASK as ALFWORLD
 from agent2rl.tasks.alfworld.homes import GeneratedHome, generate_homes
 from agent2rl.tasks.alfworld.layout import EASY, LEVELS, HomeDifficulty
+from agent2rl.tasks.alfworld.paper import build_profile
 
 TRAIN, SCORING = 1200, 400
 """With 400 games, the standard error of a score is at most 2.5 points."""
@@ -77,6 +78,7 @@ thing and a place, in the same words.
             sampling=Sampling(max_tokens=24, stop=("\n",)),
         ),
         default_expert=DEMONSTRATIONS,
+        paper=build_profile(PROMPTS),
     )
 
 

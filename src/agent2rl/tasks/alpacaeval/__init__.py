@@ -38,6 +38,7 @@ from agent2rl.evaluators.win_rates import (
     read_annotations,
     require_sklearn,
 )
+from agent2rl.tasks.alpacaeval.paper import PAPER
 
 # The official files: 805 instructions with reference outputs, and the difficulties for length control
 
@@ -210,4 +211,5 @@ TASK: Task = Task(
     proxy_services=frozenset({"judge"}),
     judged=True,
     published=AlpacaAnnotations(),
+    paper=PAPER,
 )

@@ -19,12 +19,13 @@ from agent2rl.core.engine import Sampling
 from agent2rl.core.errors import UserError
 from agent2rl.core.task import Example, Splits, Task
 from agent2rl.evaluators import scorers
-from agent2rl.evaluators.judge import AnswerComparison, RefereePreference, RuleReferee
+from agent2rl.evaluators.judge import AnswerComparison, RankingReferee, RefereePreference, RuleReferee
 from agent2rl.evaluators.pairwise import FILE, FOLDER, Pairwise
 from agent2rl.evaluators.single_turn import QuestionPrompt
 from agent2rl.evaluators.win_rates import COLUMNS, require_sklearn
 from agent2rl.tasks.alpacaeval import EVALUATOR
 from agent2rl.tasks.alpacaeval import TASK as ALPACAEVAL
+from agent2rl.tasks.alpacaeval.paper import PAPER
 
 # Generating the instructions: two facts about a person, a question about one, and how to answer
 
@@ -221,22 +222,34 @@ def get_reference(example: Example) -> str:
     return str(example.meta["reference"])
 
 
+MINI_EVALUATOR = Pairwise(
+    rule=f"alpacaeval-mini-2-{scorers.RUBRIC_NAME}",
+    reference=get_reference,
+    prompt=QuestionPrompt(
+        plain="Instruction: {question}\nAnswer:", stop=("\n",), sampling=Sampling(max_tokens=48)
+    ),
+    referee=RULE,
+    group="form",
+    constants=EVALUATOR.constants,
+)
+"""Without a judge, a rule compares the answers."""
+
 TASK: Task = replace(
     ALPACAEVAL,
     id="alpacaeval-mini",
     description=Path(__file__).with_name("mini.md").read_text(encoding="utf-8"),
     load=load,
-    evaluator=Pairwise(
-        rule=f"alpacaeval-mini-2-{scorers.RUBRIC_NAME}",
-        reference=get_reference,
-        prompt=QuestionPrompt(
-            plain="Instruction: {question}\nAnswer:", stop=("\n",), sampling=Sampling(max_tokens=48)
-        ),
-        referee=RULE,
-        group="form",
-        constants=EVALUATOR.constants,
-    ),
+    evaluator=MINI_EVALUATOR,
     judged=False,
     published=None,
     exposes={"eval.py": Path(__file__).with_name("eval.py")},
+    paper=replace(
+        PAPER,
+        evaluator=replace(
+            MINI_EVALUATOR,
+            rule=f"paper-{MINI_EVALUATOR.rule}",
+            prompt=QuestionPrompt(sampling=Sampling(max_tokens=512)),
+            judge=RankingReferee,
+        ),
+    ),
 )

@@ -28,6 +28,7 @@ from agent2rl.evaluators import task_data
 from agent2rl.evaluators.episodes import EpisodePrompt, Episodes
 from agent2rl.evaluators.search_grading import settle_searches
 from agent2rl.evaluators.task_data import read_prompts, split_halves
+from agent2rl.tasks.deepsearchqa.paper import build_profile
 
 # Loading the official questions as examples, from the hub or a directory
 
@@ -41,10 +42,15 @@ SEED = 0
 
 
 def load(data_dir: Path | None) -> Splits:
+    return split_questions(load_questions(data_dir))
+
+
+def load_questions(data_dir: Path | None) -> tuple[Example, ...]:
+    """Load all questions in the order of the file."""
     path = task_data.download_file(HUB_DATASET, HUB_REVISION, FILE) if data_dir is None else data_dir / FILE
     if not path.is_file():
         raise UserError(f"There is no {FILE} in {data_dir}.", "--data-dir must have the official file.")
-    return split_questions(read_examples(path))
+    return read_examples(path)
 
 
 def split_questions(questions: Sequence[Example]) -> Splits:
@@ -124,4 +130,5 @@ TASK: Task = Task(
     evaluator=EVALUATOR,
     world="search",
     proxy_services=frozenset({"search", "judge"}),
+    paper=build_profile(load_questions),
 )

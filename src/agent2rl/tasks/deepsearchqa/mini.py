@@ -17,6 +17,7 @@ from agent2rl.tasks.deepsearchqa import EVALUATOR
 from agent2rl.tasks.deepsearchqa import TASK as DEEPSEARCHQA
 from agent2rl.tasks.deepsearchqa.facts import Part, generate_facts
 from agent2rl.tasks.deepsearchqa.pages import write_pages
+from agent2rl.tasks.deepsearchqa.paper import build_profile
 from agent2rl.tasks.deepsearchqa.questions import GeneratedQuestion, generate_questions
 
 # The corpus of a split, and questions that it answers; deterministic
@@ -120,4 +121,5 @@ pages that tell it.
     proxy_services=frozenset({"judge"}),
     withhold=withhold_walkthroughs,
     default_expert=DEMONSTRATIONS,
+    paper=build_profile(None),
 )

@@ -20,6 +20,7 @@ from agent2rl.evaluators import task_data
 from agent2rl.evaluators.scorers import exact_number, final_answer, same_last_number
 from agent2rl.evaluators.single_turn import QuestionPrompt, SingleTurn
 from agent2rl.evaluators.task_data import Row, read_rows, split_halves
+from agent2rl.tasks.gsm8k.paper import PAPER
 
 HUB_DATASET = "openai/gsm8k"
 HUB_REVISION = "e53f048856ff4f594e959d75785d2c2d37b678ee"
@@ -96,4 +97,5 @@ TASK: Task = Task(
     load=load,
     evaluator=EVALUATOR,
     exposes={"eval.py": Path(__file__).with_name("eval.py")},
+    paper=PAPER,
 )

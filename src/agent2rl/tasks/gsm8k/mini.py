@@ -148,4 +148,5 @@ tell other stories with other numbers, in the same everyday words.
     load=load,
     evaluator=EVALUATOR,
     exposes=GSM8K.exposes,
+    paper=GSM8K.paper,
 )

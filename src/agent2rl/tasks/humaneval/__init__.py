@@ -18,6 +18,7 @@ from agent2rl.evaluators import task_data
 from agent2rl.evaluators.code_tests.evaluator import CodeTests
 from agent2rl.evaluators.single_turn import QuestionPrompt
 from agent2rl.evaluators.task_data import split_halves
+from agent2rl.tasks.humaneval.paper import PAPER
 
 FIELDS = ("task_id", "prompt", "entry_point", "canonical_solution", "test")
 FILES = ("HumanEval.jsonl.gz", "HumanEval.jsonl")
@@ -101,4 +102,5 @@ TASK: Task = Task(
     load=load,
     evaluator=EVALUATOR,
     exposes={"eval.py": Path(__file__).with_name("eval.py")},
+    paper=PAPER,
 )

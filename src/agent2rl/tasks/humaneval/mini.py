@@ -308,4 +308,5 @@ score you combine the same steps in other ways, with other constants.
     load=load,
     evaluator=EVALUATOR,
     exposes=HUMANEVAL.exposes,
+    paper=HUMANEVAL.paper,
 )

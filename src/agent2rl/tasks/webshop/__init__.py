@@ -36,6 +36,7 @@ from agent2rl.environments.webshop.reward import get_noun_tagger
 from agent2rl.environments.webshop.shop import TEST, TRAIN, Kind, build_goals
 from agent2rl.evaluators.episodes import EpisodePrompt, Episodes
 from agent2rl.evaluators.task_data import read_prompts
+from agent2rl.tasks.webshop.paper import build_profile
 
 logger = logging.getLogger(__name__)
 
@@ -184,7 +185,8 @@ def parse(argument: str) -> Task:
     kinds: dict[str, Kind] = {kind: kind for kind in get_args(Kind)}
     if argument not in kinds:
         raise UserError(f"There are no {argument!r} goals.", f"Known: {', '.join(kinds)}.")
-    return replace(TASK, id=f"webshop-{argument}", load=partial(load, kind=kinds[argument]))
+    load_kind = partial(load, kind=kinds[argument])
+    return replace(TASK, id=f"webshop-{argument}", load=load_kind, paper=build_profile(load_kind))
 
 
 TASK: Task = Task(
@@ -195,4 +197,5 @@ TASK: Task = Task(
     evaluator=EVALUATOR,
     world="webshop",
     withhold=withhold_walkthroughs,
+    paper=build_profile(partial(load, kind="generated")),
 )

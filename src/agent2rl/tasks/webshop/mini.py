@@ -26,6 +26,7 @@ from agent2rl.evaluators.task_data import read_prompts
 from agent2rl.tasks import webshop
 from agent2rl.tasks.webshop import EVALUATOR
 from agent2rl.tasks.webshop import TASK as WEBSHOP
+from agent2rl.tasks.webshop.paper import build_profile
 
 # Generating the products, deterministically, in the official file format
 
@@ -201,4 +202,5 @@ for.
     # An action is one line; more text of a small model would only fill its context.
     evaluator=replace(EVALUATOR.prompted(PROMPTS), sampling=Sampling(max_tokens=24, stop=("\n",))),
     default_expert=DEMONSTRATIONS,
+    paper=build_profile(None),
 )
