@@ -32,6 +32,7 @@ from agent2rl.core import (
 )
 from agent2rl.engines import openai_api
 from agent2rl.environments.search.backend_names import KEYS as SEARCH_KEYS
+from agent2rl.evaluators.published import folder_files
 from agent2rl.gateway import drivers, prices
 from agent2rl.grading import api
 from agent2rl.grading.lineage import LineageReport, TensorLineage
@@ -39,7 +40,9 @@ from agent2rl.grading.rollout_meter import RolloutReport as RolloutsReport
 from agent2rl.record import paths, reader, revisions
 from agent2rl.report.record import RunReport
 from agent2rl.run.settings import Settings
+from agent2rl.tasks import benchmark as benchmark_folder
 from agent2rl.tasks import folder as task_folder
+from agent2rl.tasks import smith as smith_folder
 from scripts.site import classes, variables
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -221,7 +224,9 @@ def configuration() -> str:
     parts += [
         "## Task folders",
         f"```text\n{inspect.getdoc(task_folder)}\n```",
-        classes.record(task_folder.TaskFolderConfig),
+        f"```text\n{inspect.getdoc(smith_folder)}\n```",
+        f"```text\n{inspect.getdoc(benchmark_folder)}\n```",
+        classes.record(folder_files.TaskFolderConfig),
     ]
     parts += ["## Agent folders", classes.prose(inspect.getdoc(agent_folder) or "")]
     parts += ["## Prompts", "The file that `--prompts` names.", classes.record(records.PromptTemplates)]

@@ -182,6 +182,56 @@ def list_entries(kind: PluginKind) -> list[PluginEntry]:
     return sorted(entries, key=lambda entry: entry.name)
 
 
+TASK_FOLDER_KINDS = ("folder", "smith", "benchmark")
+"""Tasks that are named by the path of a folder. docs/adding-a-task.md describes the formats."""
+TASK_LAYOUTS = """A task folder has one of these layouts:
+  agent2rl:              config.yaml, eval.py with evaluate(…), data/train.jsonl, data/test.jsonl
+  published, rl-smith:   config.yaml, eval.py with evaluate(…), data/train.jsonl or download_data.py
+  published, benchmark:  data.py with download_train_data(…) or data/, eval.py with an evaluator class"""
+
+OPENCOMPASS_HINT = (
+    "Published benchmarks without one are graded by OpenCompass, which agent2rl does not run. Use agent2rl's "
+    "own task instead, such as --task gsm8k --protocol paper."
+)
+
+
+def resolve_task_name(name: str, folders: tuple[Path, ...], data_dir: Path | None = None) -> str:
+    """Return `KIND:PATH` for a task folder's name in one of the folders or for its path, else the name.
+
+    A known name means the known task, whatever lies in the current directory.
+    """
+    head = name.partition(":")[0]
+    if not name or head in _scan_plugins("tasks") or name in {p.name for p in _find_entry_points("tasks")}:
+        return name
+    for folder in () if "/" in name else folders:
+        if (folder / name).is_dir():
+            return _name_task_folder(folder / name, data_dir)
+    for config in _find_configs(folders):
+        if name in (_read_name(config), f"smith-{_read_name(config)}"):
+            return _name_task_folder(config.parent, data_dir)
+    path = Path(name).expanduser()
+    if "/" in name and not path.is_dir():
+        raise UserError(f"There is no task folder {name!r}.", "Check the path.")
+    return _name_task_folder(path, data_dir) if path.is_dir() else name
+
+
+def _name_task_folder(folder: Path, data_dir: Path | None) -> str:
+    """Return the task of a folder by the files that it has."""
+    has_config, has_data = (folder / "config.yaml").is_file(), (folder / "data.py").is_file()
+    has_eval = (folder / "eval.py").is_file()
+    kind = "smith"
+    if ((data_dir or folder / "data") / "test.jsonl").is_file():
+        kind = "folder"
+    if not has_config:
+        kind = "benchmark"
+        has_data = has_data or (folder / "data").is_dir() or data_dir is not None
+    missing = "eval.py" if not has_eval else "config.yaml or data.py" if not (has_config or has_data) else ""
+    if missing:
+        hint = OPENCOMPASS_HINT if (folder / "data.py").is_file() else "Add it."
+        raise UserError(f"The task folder {folder} has no {missing}.", f"{hint}\n{TASK_LAYOUTS}")
+    return f"{kind}:{folder.resolve()}"
+
+
 def resolve_folder_name(name: str, folders: tuple[Path, ...]) -> str:
     """Return `folder:PATH` if one of the user's folders holds the plugin, else the name itself."""
     for folder in folders:
@@ -197,9 +247,9 @@ def resolve_folder_name(name: str, folders: tuple[Path, ...]) -> str:
 
 def list_folder_entries(folders: tuple[Path, ...]) -> list[PluginEntry]:
     """List the plugins in the user's folders."""
-    return [
-        PluginEntry(config.parent.name, f"the folder {config.parent}") for config in _find_configs(folders)
-    ]
+    scripts = [script for folder in folders for script in sorted(folder.glob("*/data.py"))]
+    paths = dict.fromkeys(file.parent for file in (*_find_configs(folders), *scripts))
+    return [PluginEntry(path.name, f"the folder {path}") for path in paths]
 
 
 def _find_configs(folders: tuple[Path, ...]) -> list[Path]:

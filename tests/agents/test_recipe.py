@@ -40,7 +40,9 @@ def job(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> train.R
     task = registry.find_task(spec.task)
     home = tmp_path / "workspace"
     home.mkdir()
-    workspace.build_workspace(home, PurePosixPath(home), spec, task, load_assets(spec, task, cache))
+    workspace.build_workspace(
+        home, PurePosixPath(home), spec, task, load_assets(spec, task, cache, registry.find_sandbox("local"))
+    )
     told = workspace.make_brief(PurePosixPath(home), spec, task)
     workspace.write_run_meta(home, spec, task, time.time())
     for name, value in told.environment.items():

@@ -93,3 +93,29 @@ def test_the_bootstrap_covers_the_mean_as_often_as_it_says() -> None:
         sample = score_evaluation(evaluation(*random.beta(2, 3, size=60)), "feedback")
         hits += sample.ci.low <= 40 <= sample.ci.high
     assert 178 <= hits <= 200
+
+
+def averaged(score: float, problems: int) -> EvalResult:
+    return EvalResult(results=(ExampleResult(id="test", output="", score=score, averaged=problems),))
+
+
+def test_a_mean_that_the_evaluator_computed_has_the_interval_of_its_number_of_problems() -> None:
+    score = score_evaluation(averaged(0.5, 100), "feedback")
+    assert (score.value, score.n) == (50.0, 100)
+    assert score.ci == wilson_interval(50, 100)
+
+
+def test_a_mean_over_an_unknown_number_of_problems_says_nothing_about_its_interval() -> None:
+    score = score_evaluation(averaged(0.5, 0), "feedback")
+    assert (score.n, score.ci.low, score.ci.high) == (1, 0.0, 100.0)
+    compared = compare_evaluations(averaged(0.5, 0), averaged(0.9, 0))
+    assert compared.improvement == pytest.approx(40)
+    assert compared.ci.low < 0
+
+
+def test_two_means_are_compared_by_newcombes_interval() -> None:
+    """Newcombe (1998), method 10: 56 of 70 against 48 of 80 gives 0.0524 to 0.3339."""
+    compared = compare_evaluations(averaged(48 / 80, 80), averaged(56 / 70, 70))
+    assert compared.ci.method == "newcombe"
+    assert compared.ci.low == pytest.approx(5.24, abs=0.01)
+    assert compared.ci.high == pytest.approx(33.39, abs=0.01)

@@ -485,7 +485,7 @@ def test_actions_that_an_agent_finds_by_itself_are_no_evaluation_data(tmp_path: 
         budget=Budget(wall_seconds=1),
         expert="none",
     )
-    assets = load_assets(spec, task, tmp_path)
+    assets = load_assets(spec, task, tmp_path, registry.find_sandbox("local"))
     assert {example.target for example in assets.train} == {""}
     brief = Brief(task.id, "free", spec.budget, PurePosixPath("/workspace"), "", {})
     index = contamination.NgramIndex(

@@ -179,7 +179,9 @@ def test_other_inputs_than_it_began_with_are_named_and_the_run_stays_as_it_was(l
     shutil.copytree(prepare_model_directory("abacus", launcher.cache), model)
     with begun(launcher, model=str(model)) as recorder:
         spec = read_spec(recorder.paths)
-        assets = load_assets(spec, registry.find_task(spec.task), launcher.cache)
+        assets = load_assets(
+            spec, registry.find_task(spec.task), launcher.cache, registry.find_sandbox("local")
+        )
         recorder.record_entry("assets", assets=[record.model_dump() for record in assets.records])
     config = next(model.glob("*.json"))
     config.write_text(config.read_text() + "\n")

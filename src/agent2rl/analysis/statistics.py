@@ -21,7 +21,11 @@ BLOCK = 200
 NEAR = 1e-3
 
 
-def wilson_interval(successes: int, n: int, level: float = 0.95) -> Interval:
+UNKNOWN_INTERVAL = Interval(low=0.0, high=100.0, method="wilson")
+"""The limit of Wilson's interval for no examples."""
+
+
+def wilson_interval(successes: float, n: int, level: float = 0.95) -> Interval:
     """Return Wilson's score interval of a rate, in percent."""
     z = NormalDist().inv_cdf(0.5 + level / 2)
     rate = successes / n
@@ -35,10 +39,13 @@ def wilson_interval(successes: int, n: int, level: float = 0.95) -> Interval:
 def score_evaluation(evaluation: EvalResult, split: Part) -> EvalScore:
     """Return the mean score in percent, and the mean of each further metric."""
     results = evaluation.results
+    averaged = results[0].averaged
     return EvalScore(
         value=_mean_percent([result.score for result in results]),
-        ci=_score_interval([result.score + result.residual for result in results]),
-        n=len(results),
+        ci=_score_interval([result.score + result.residual for result in results])
+        if averaged is None
+        else _averaged_interval(results[0]),
+        n=averaged or len(results),
         missing=len(evaluation.missing),
         split=split,
         metrics={
@@ -70,6 +77,25 @@ def _score_interval(values: Sequence[float]) -> Interval:
     return Interval(low=100 * max(0.0, low), high=100 * min(1.0, high), method="bootstrap")
 
 
+def _averaged_interval(result: ExampleResult) -> Interval:
+    """Return the interval of a mean that the evaluator computed. Wilson's is wide enough for all scores."""
+    if not result.averaged:
+        return UNKNOWN_INTERVAL
+    return wilson_interval(result.score * result.averaged, result.averaged)
+
+
+def _compare_averages(old: ExampleResult, new: ExampleResult) -> HeldoutComparison:
+    """Compare two means by Newcombe's interval: their examples cannot be paired."""
+    was, now = _averaged_interval(old), _averaged_interval(new)
+    before, after = 100 * old.score, 100 * new.score
+    low = after - before - math.hypot(after - now.low, was.high - before)
+    high = after - before + math.hypot(now.high - after, before - was.low)
+    return HeldoutComparison(
+        improvement=after - before,
+        ci=Interval(low=max(-100.0, low), high=min(100.0, high), method="newcombe"),
+    )
+
+
 def compare_evaluations(before: EvalResult, after: EvalResult) -> HeldoutComparison:
     """Return the mean difference with a paired bootstrap. Examples that either side lacks are left out."""
     was = {result.id: result for result in before.results}
@@ -79,6 +105,8 @@ def compare_evaluations(before: EvalResult, after: EvalResult) -> HeldoutCompari
     both = [(was[name], now[name]) for name in now if name in was]
     if not both:
         raise ValueError("no example has a result on both sides")
+    if both[0][0].averaged is not None and both[0][1].averaged is not None:
+        return _compare_averages(*both[0])
     improvement = float(np.mean([new.score - old.score for old, new in both]))
     differences = np.array([new.score + new.residual - old.score - old.residual for old, new in both])
     low, high = _bootstrap_interval(differences)

@@ -60,7 +60,7 @@ def check_command(
     if task is None:
         findings = check_machine(where, sandbox)
     else:
-        name = registry.resolve_folder_name(task, (*tasks_dir, *where.tasks))
+        name = registry.resolve_task_name(task, (*tasks_dir, *where.tasks), data_dir)
         findings = check_task(name, data_dir, where, sandbox, GradingProxyOptions(search, judge=judge))
     console = Console(highlight=False, soft_wrap=True)
     seen: list[PreflightFinding] = []

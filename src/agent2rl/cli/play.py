@@ -56,7 +56,7 @@ def play_command(
     settings = read_settings()
     with suppress(KeyboardInterrupt):
         click.echo(f"loading {task}", err=True)
-        with open_training_world(registry.resolve_folder_name(task, settings.tasks), data_dir) as (
+        with open_training_world(registry.resolve_task_name(task, settings.tasks, data_dir), data_dir) as (
             loaded_task,
             world,
         ):

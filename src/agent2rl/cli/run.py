@@ -345,7 +345,9 @@ def make_run_spec(options: dict[str, Any], settings: Settings) -> RunSpec:
             "Several samples at temperature 0 are one sample several times.",
             "Leave out --samples, or give a --temperature above 0.",
         )
-    task = registry.resolve_folder_name(options["task"], (*options["tasks_dir"], *settings.tasks))
+    task = registry.resolve_task_name(
+        options["task"], (*options["tasks_dir"], *settings.tasks), options["data_dir"]
+    )
     if options["prompts"] and options["protocol"] == "paper":
         raise UserError(
             "The paper's protocol has its own prompts.", "Leave out --prompts, or use --protocol default."

@@ -75,7 +75,7 @@ def score_command(
     Exit code: 0 if there is a score, 1 if grading failed, 2 for invalid input.
     """
     settings = read_settings()
-    name = registry.resolve_folder_name(task, (*tasks_dir, *settings.tasks))
+    name = registry.resolve_task_name(task, (*tasks_dir, *settings.tasks), data_dir)
     if rates := compute_win_rates(name, outputs, data_dir):
         _print_rates(rates, as_json)
         return

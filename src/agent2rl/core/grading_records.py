@@ -29,7 +29,7 @@ Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 class Interval(Record):
     low: float
     high: float
-    method: Literal["wilson", "bootstrap", "paired-bootstrap"]
+    method: Literal["wilson", "bootstrap", "paired-bootstrap", "newcombe"]
     level: float = 0.95
 
 
@@ -77,6 +77,9 @@ class ExampleResult(Record):
     """The kind of example, if a task has several."""
     trajectory: tuple[TrajectoryTurn, ...] = ()
     """The first episode, turn by turn, if the task is a world."""
+    averaged: Annotated[int, Field(ge=0)] | None = None
+    """If the score is a mean that the evaluator computed itself: over how many problems, 0 if it does not
+    say. Such a result is the only one of its evaluation."""
 
 
 class EvalResult(Record):

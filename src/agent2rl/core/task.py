@@ -44,7 +44,8 @@ class Splits:
     test: tuple[Example, ...] | None = None
     """The split of the paper's protocol; None: feedback and held-out together."""
     folders: Mapping[str, DataFolder] = field(default_factory=dict)
-    """Further training data: name below the agent's `data/` → folder."""
+    """Further training data: name below the agent's `data/` → folder. A function named `.` writes files into
+    `data/` itself."""
     evaluator_folders: Mapping[str, DataFolder] = field(default_factory=dict)
     """Data that the evaluator reads in addition to examples: name → folder (`require_evaluator_folder`).
 
@@ -59,6 +60,15 @@ class Evaluator(Protocol):
     def version(self) -> str: ...
 
     def evaluate(self, engine: Engine, examples: Sequence[Example], settings: EvalSettings) -> EvalResult: ...
+
+
+@runtime_checkable
+class ModelEvaluator(Protocol):
+    """An evaluator that loads the model itself. The grading child then opens no engine."""
+
+    def evaluate_model(
+        self, model: Path, examples: Sequence[Example], settings: EvalSettings
+    ) -> EvalResult: ...
 
 
 @runtime_checkable
@@ -122,6 +132,23 @@ class PublishedPreferences(Protocol):
     def preferences(self, data_dir: Path | None) -> Sequence[JudgePreference]:
         """Return all preferences, for calibrating another judge."""
         ...
+
+
+@dataclass(frozen=True)
+class DataScript:
+    """A program of a task folder that writes the task's data. It is the user's code: it runs in a sandbox."""
+
+    argv: tuple[str, ...]
+    """Runs in a copy of the folder."""
+    folder: Path
+    files: tuple[Path, ...]
+    """The files of the folder that are copied."""
+    sha256: str
+    """Hash of these files: the data are kept until it changes."""
+    output: str
+    """The directory that the program fills, relative to the copy."""
+    name: str
+    """The script's name in the folder, for messages."""
 
 
 @dataclass(frozen=True)
@@ -192,6 +219,8 @@ class Task:
     """Further files for the agent: name in the workspace → file."""
     code: tuple[Path, ...] = ()
     """Files outside the package that the grading child needs to rebuild this value."""
+    data_script: DataScript | None = None
+    """Writes the directory that `load` gets if the user names none; None if the task needs no script."""
     paper: PublishedProfile | None = None
     """The profile of the paper's protocol; None if the task has none."""
 

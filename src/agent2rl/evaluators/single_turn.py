@@ -66,7 +66,7 @@ class QuestionPrompt:
     """Used for several answers."""
 
     def build_prompt(self, example: Example, as_chat: bool) -> Chat:
-        text = self.chat if as_chat or self.plain is None else self.plain
+        text = self.chat if (as_chat and not self.sampling.plain) or self.plain is None else self.plain
         return (ChatMessage("user", text.replace(QUESTION, example.prompt)),)
 
     def sample_answers(
@@ -75,7 +75,7 @@ class QuestionPrompt:
         """Sample all answers to all questions. An answer's seed depends only on the seed and its index."""
         if isinstance(engine, RecordedEngine):
             return _collect_given_answers(engine, examples, settings.samples)
-        as_chat = has_chat_template(engine)
+        as_chat = has_chat_template(engine) and not self.sampling.plain
         sampling = self._resolve_sampling(as_chat, settings)
         chats = [self.build_prompt(example, as_chat) for example in examples for _ in range(settings.samples)]
         completions = engine.generate(chats, sampling)

@@ -22,7 +22,7 @@ from agent2rl.core.engine import Engine, use_all_cores
 from agent2rl.core.errors import Agent2RLError, GradingError, UserError
 from agent2rl.core.grading_records import EvalResult, EvalSettings
 from agent2rl.core.records import PromptTemplates, Record
-from agent2rl.core.task import Example, PromptableEvaluator, Task
+from agent2rl.core.task import Example, ModelEvaluator, PromptableEvaluator, Task
 from agent2rl.record.files import write_record
 
 MIN_EXAMPLES_PER_PROCESS = 16
@@ -74,13 +74,14 @@ def run_job(here: Path) -> GradingOutcome:
     job = GradingJob.model_validate_json((here / JOB).read_bytes())
     task = registry.find_task(job.task).apply_profile(job.profile)
     evaluator = apply_prompts(task, job.prompts).evaluator
+    if isinstance(evaluator, ModelEvaluator):
+        return _grade_without_engine(evaluator, evaluator.version, here, job.settings)
     begin = time.monotonic()
     with _load_engine(job.engine, here / MODEL) as loaded_engine:
         gc.freeze()
         gc.enable()
         loaded = time.monotonic()
-        lines = (here / EXAMPLES).read_bytes().splitlines()
-        examples = [ExampleRow.model_validate_json(line).to_example() for line in lines]
+        examples = _read_examples(here)
         print(f"model loaded in {loaded - begin:.1f} s; {len(examples)} examples", flush=True)
         try:
             processes = min(job.processes, len(examples) // MIN_EXAMPLES_PER_PROCESS)
@@ -92,6 +93,26 @@ def run_job(here: Path) -> GradingOutcome:
     print(f"graded in {done - loaded:.1f} s", flush=True)
     how = {**evaluation.how, "evaluator": evaluator.version}
     return GradingOutcome(evaluation=evaluation.model_copy(update={"how": how}))
+
+
+def _grade_without_engine(
+    evaluator: ModelEvaluator, version: str, here: Path, settings: EvalSettings
+) -> GradingOutcome:
+    """Let an evaluator that loads the model itself grade it."""
+    gc.enable()
+    begin = time.monotonic()
+    try:
+        evaluation = evaluator.evaluate_model(here / MODEL, _read_examples(here), settings)
+    except Agent2RLError as error:
+        return GradingOutcome(error=str(error), examples_were_open=True)
+    print(f"graded in {time.monotonic() - begin:.1f} s", flush=True)
+    how = {**evaluation.how, "evaluator": version}
+    return GradingOutcome(evaluation=evaluation.model_copy(update={"how": how}))
+
+
+def _read_examples(here: Path) -> list[Example]:
+    lines = (here / EXAMPLES).read_bytes().splitlines()
+    return [ExampleRow.model_validate_json(line).to_example() for line in lines]
 
 
 def apply_prompts(task: Task, prompts: PromptTemplates | None) -> Task:

@@ -54,6 +54,14 @@ class RunView:
         return self.contamination_summary.contaminated if self.contamination_summary else None
 
     @property
+    def warning(self) -> str:
+        """What the evaluator says against the scores, such as a test on training data; usually empty."""
+        best = self.result.best_heldout if self.result else None
+        scores = (best, *(each.score for each in reversed(self.submissions)), self.baseline)
+        texts = (score.how.get("warning") for score in scores if score)
+        return next((text for text in texts if isinstance(text, str)), "")
+
+    @property
     def instructions_versions(self) -> tuple[int, ...]:
         """Versions of the instructions that the agent got, without repeats.
 

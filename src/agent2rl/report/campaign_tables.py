@@ -55,7 +55,7 @@ def build_notes(board: Leaderboard) -> list[str]:
 
 
 def contamination_notes(board: Leaderboard) -> list[str]:
-    """Say which runs are or may be contaminated, and whether they are counted."""
+    """Say which runs are or may be contaminated, and whether they are counted; repeat other warnings."""
     notes = []
     if many := board.contaminated_left_out:
         are, their = ("is", "its workspace") if many == 1 else ("are", "their workspaces")
@@ -77,7 +77,8 @@ def contamination_notes(board: Leaderboard) -> list[str]:
             f"{tables.pluralize(many, 'run')} {were} not searched for evaluation data: whether {it} {is_} "
             f"contaminated is unknown, and {it} {is_} counted."
         )
-    return notes
+    warned = sorted(board.warnings.items())
+    return notes + [f"WARNING, {tables.pluralize(many, 'run')}: {text}" for text, many in warned]
 
 
 def table_notes(board: Leaderboard) -> list[str]:

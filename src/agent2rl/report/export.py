@@ -73,6 +73,7 @@ def build_wide_row(view: RunView) -> Row:
         **build_published_row(view),
         "state": view.state,
         "contaminated": view.contaminated,
+        "warning": view.warning,
         "instructions_version": max(view.instructions_versions, default=None),
         "ending": result.ending if result else None,
         "mode": spec.mode,

@@ -215,6 +215,8 @@ def build_flags(data: ReportData) -> list[HeadlineFlag]:
         flags.append(HeadlineFlag("bad", f"The record failed its integrity check: {view.chain.fault}."))
     if data.findings.compliance.verdict == "broken":
         flags.append(HeadlineFlag("bad", f"The run violated its mode. {data.findings.compliance.message}"))
+    if view.warning:
+        flags.append(HeadlineFlag("bad", view.warning))
     checked = get_contamination(data)
     if checked and checked.contaminated:
         flags.append(

@@ -41,6 +41,8 @@ def build_headline_rows(view: RunView) -> Rows:
         rows.append(("baseline", format_score(view.baseline)))
     if view.result:
         rows += _build_result_rows(view.result, view.spec.budget)
+    if view.warning:
+        rows.append(("WARNING", view.warning))
     rows += _build_sampling_rows(view)
     rows += _build_judging_rows(view)
     if view.chain.fault:

@@ -32,6 +32,7 @@ from agent2rl.core.errors import MachineError, UserError, WorldError
 from agent2rl.core.grading_records import Split
 from agent2rl.core.model import ShippedModel
 from agent2rl.core.records import Asset, RunSpec, ScoringProtocol
+from agent2rl.core.sandbox import Sandbox
 from agent2rl.core.task import DataFolder, Example, Splits, Task
 from agent2rl.grading.base_model import BaseModel, read_base_model
 from agent2rl.grading.freeze import compute_manifest
@@ -41,6 +42,7 @@ from agent2rl.record.files import sha256_file, sha256_text
 from agent2rl.run.directory_cache import build_once, store_by_content, write_if_changed
 from agent2rl.run.expert_help import apply_expert_help
 from agent2rl.run.machine import read_free_disk_bytes
+from agent2rl.run.task_data import load_task_data
 from agent2rl.training.demonstrations import format_demonstrations
 
 # Models of the Hugging Face hub, pinned to a commit: org/name, or org/name@revision.
@@ -260,11 +262,13 @@ class Assets:
     """What grading children see beside the examples, by name."""
 
 
-def load_assets(spec: RunSpec, task: Task, cache: Path, tell: ProgressCallback = lambda _: None) -> Assets:
+def load_assets(
+    spec: RunSpec, task: Task, cache: Path, sandbox: Sandbox, tell: ProgressCallback = lambda _: None
+) -> Assets:
     model = pin_model_name(spec.model)
     base = read_base_model(prepare_model_directory(model, cache, tell))
     tell("loading the task's data")
-    loaded = task.load(Path(spec.data_dir) if spec.data_dir else None)
+    loaded = load_task_data(task, Path(spec.data_dir) if spec.data_dir else None, cache, sandbox, tell)
     for name, examples in (("feedback", loaded.feedback), ("heldout", loaded.heldout)):
         if not examples:
             raise UserError(f"The task {task.id!r} has no {name} examples.")

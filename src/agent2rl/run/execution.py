@@ -156,7 +156,7 @@ def _prepare_run(run: _ActiveRun, sandbox: PrivateSandbox) -> _PreparedRun:
     """Do everything that comes before the agent's time: self-test, inputs, workspace, baseline."""
     spec, task, settings, recorder = run.spec, run.task, run.settings, run.recorder
     run.outcome.isolation = run_steps.check_sandbox(sandbox, recorder)
-    assets = run_steps.prepare_assets(spec, task, settings, recorder)
+    assets = run_steps.prepare_assets(spec, task, sandbox, settings, recorder)
     run.outcome.assets = assets.records
     sandbox = replace(sandbox, places=sandbox.places.with_assets(assets))
     agent_package = run_steps.install_agent(spec, run.agent, settings, recorder)

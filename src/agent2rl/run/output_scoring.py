@@ -26,6 +26,7 @@ from agent2rl.run.assets import prepare_evaluator_folders, test_set, write_split
 from agent2rl.run.grading_proxy_setup import OpenedGradingProxy
 from agent2rl.run.private_places import PrivateSandbox, find_private_places
 from agent2rl.run.settings import Settings
+from agent2rl.run.task_data import load_task_data
 
 # Grading in a sandboxed child.
 
@@ -129,7 +130,8 @@ def score_outputs(
             f"The task {task.id!r} cannot be graded from outputs: its evaluator queries the model itself.",
             "Submit a model in a run instead.",
         )
-    splits = task.load(data_dir)
+    private_sandbox = PrivateSandbox(registry.find_sandbox(sandbox), find_private_places(settings))
+    splits = load_task_data(task, data_dir, settings.cache, private_sandbox)
     outputs = read_outputs(file, splits)
     parts = _list_parts(splits)
     given = {part: [one for one in examples if one.id in outputs] for part, examples in parts.items()}

@@ -9,7 +9,7 @@ from typing import Literal
 from agent2rl import registry
 from agent2rl.core.errors import Agent2RLError, UserError
 from agent2rl.core.grading_records import Split
-from agent2rl.core.task import Example, JointEvaluator, Task
+from agent2rl.core.task import Example, JointEvaluator, ModelEvaluator, Task
 from agent2rl.environments.search.backend_names import KEYS as SEARCH_KEYS
 from agent2rl.environments.search.backend_names import KNOWN, open_backend
 from agent2rl.grading.grading_child import GradingChild
@@ -17,6 +17,7 @@ from agent2rl.run import grading_proxy_setup, machine, output_scoring
 from agent2rl.run.assets import prepare_model_directory
 from agent2rl.run.private_places import PrivateSandbox, find_private_places
 from agent2rl.run.settings import Settings, read_secrets
+from agent2rl.run.task_data import load_task_data
 
 KEYS = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY")
 DISK_BYTES = 5 << 30
@@ -59,10 +60,15 @@ def check_task(
 ) -> Iterator[PreflightFinding]:
     """Check in a real grading child that gold answers score 100 and wrong ones 0."""
     task = registry.find_task(name)
-    loaded = task.load(data_dir)
+    private_sandbox = PrivateSandbox(registry.find_sandbox(sandbox), find_private_places(settings))
+    loaded = load_task_data(task, data_dir, settings.cache, private_sandbox)
     sizes = f"{len(loaded.train)} train, {len(loaded.feedback)} feedback, {len(loaded.heldout)} held-out"
     hint = "" if loaded.train else "There is no training data."
     yield PreflightFinding("data", "ok" if loaded.train else "broken", sizes, hint)
+    if isinstance(task.evaluator, ModelEvaluator):
+        detail = "loads the model itself, so gold answers cannot be tried"
+        yield PreflightFinding("evaluator", "ok", detail, "Grade the untouched model: run with --agent nop.")
+        return
     yield _check_overlap("train and test", loaded.train, (*loaded.feedback, *loaded.heldout))
     yield _check_overlap("feedback and held-out", loaded.feedback, loaded.heldout)
     splits: dict[Split, Sequence[Example]] = {"feedback": loaded.feedback, "heldout": loaded.heldout}

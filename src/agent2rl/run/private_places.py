@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
+from agent2rl import registry
 from agent2rl.core.records import Isolation, RunSpec
 from agent2rl.core.sandbox import Command, Enclosure, Exit, Mount, Role, Sandbox
 from agent2rl.run.assets import Assets
@@ -55,7 +56,8 @@ def find_private_places(settings: Settings, spec: RunSpec | None = None) -> Priv
         task, _, folder = spec.task.partition(":")
         files = (spec.record_driver, spec.replay_driver, spec.record_searches)
         records += [Path(file) for file in (*files, searched if search == "replay" else None) if file]
-        folders = (spec.data_dir, folder if task == "folder" else "", searched if search == "local" else "")
+        folder = folder if task in registry.TASK_FOLDER_KINDS else ""
+        folders = (spec.data_dir, folder, searched if search == "local" else "")
         sources += [Path(name) for name in folders if name]
     imports = tuple(path for path in settings.python_path if not _is_part_of_python(path.resolve()))
     return PrivatePlaces(tuple(records), tuple(sources), imports)

@@ -162,11 +162,13 @@ def check_sandbox(sandbox: Sandbox, recorder: Recorder) -> Isolation:
     return isolation
 
 
-def prepare_assets(spec: RunSpec, task: Task, settings: Settings, recorder: Recorder) -> Assets:
+def prepare_assets(
+    spec: RunSpec, task: Task, sandbox: Sandbox, settings: Settings, recorder: Recorder
+) -> Assets:
     """Load the run's inputs. A resumed run must have the same inputs as before, or it is another run."""
     recorder.record_event("phase", name="assets")
     assets = load_assets(
-        spec, task, settings.cache, lambda text: recorder.record_event("preparing", text=text)
+        spec, task, settings.cache, sandbox, lambda text: recorder.record_event("preparing", text=text)
     )
     recorded = recorder.resume_state.assets
     if not recorded:

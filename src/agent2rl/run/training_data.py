@@ -39,7 +39,7 @@ def write_training_data(
         )
     for name, folder in folders.items():
         if not isinstance(folder, Path):
-            (data / name).mkdir()
+            (data / name).mkdir(exist_ok=True)
             folder(data / name)
     if task.world:
         card: dict[str, JsonValue] = {"world": registry.resolve_world_address(task.world)}

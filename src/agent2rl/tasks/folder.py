@@ -14,19 +14,15 @@ Python and prompt files outside `data/`. A change in any of them changes the eva
 import hashlib
 import json
 import os
-import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from types import ModuleType
-from typing import Annotated
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import JsonValue
 
 from agent2rl.core.errors import UserError
 from agent2rl.core.task import Example, Splits, Task, make_split_profile
+from agent2rl.evaluators.published.answer_scorer import EvalFile
+from agent2rl.evaluators.published.folder_files import TaskFolderConfig, read_task_config
 from agent2rl.evaluators.single_turn import SingleTurn
 from agent2rl.evaluators.task_data import read_rows, split_halves
 
@@ -37,35 +33,10 @@ CODE_SUFFIXES = frozenset({".py", ".md", ".txt", ".jinja", ".jinja2", ".j2"})
 NOT_CODE = frozenset({"data", "__pycache__"})
 
 
-class TaskFolderConfig(BaseModel):
-    """The keys of config.yaml. Published folders have further keys, which are ignored."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
-    eval_mode: str = "per_sample"
-    description: str = ""
-    expose_files: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class EvalFile:
-    """Score an example with the user's `evaluate`."""
-
-    path: Path
-
-    def __call__(self, output: str, example: Example) -> float:
-        row = dict(example.meta)
-        reference = row.pop("answer", example.target)
-        return _load_evaluate(self.path)(
-            question=example.prompt, model_answer=output, reference_answer=reference, **row
-        )
-
-
 def parse(argument: str) -> Task:
     """Build the task from the path of its folder."""
     folder = Path(argument).resolve()
-    config = _read_config(folder / "config.yaml")
+    config = read_task_config(folder / "config.yaml")
     script, description_file = folder / "eval.py", folder / "description.md"
     if not script.is_file():
         raise UserError(
@@ -116,33 +87,6 @@ def _hash_code_files(folder: Path, paths: Sequence[Path]) -> str:
     return hashlib.sha256(json.dumps(hashes).encode()).hexdigest()
 
 
-def _read_config(path: Path) -> TaskFolderConfig:
-    try:
-        values = yaml.safe_load(path.read_bytes())
-    except OSError as error:
-        raise UserError(
-            f"Cannot read {path}: {error.strerror}.", "A task folder needs a config.yaml."
-        ) from error
-    except (yaml.YAMLError, RecursionError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is not YAML: {error}.") from error
-    if not isinstance(values, dict):
-        raise UserError(f"{path} has no keys and values.", "It needs at least `name: my-task`.")
-    try:
-        config = TaskFolderConfig.model_validate(
-            {key: value for key, value in values.items() if value is not None}
-        )
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, first["loc"]))
-        raise UserError(f"{path}: {key}: {first['msg']}.") from error
-    if config.eval_mode != "per_sample":
-        raise UserError(
-            f"{path}: eval_mode {config.eval_mode!r} is not supported.",
-            "Use per_sample: eval.py scores each answer.",
-        )
-    return config
-
-
 def _write_description(config: TaskFolderConfig) -> str:
     return f"# {config.name}\n\n{config.description}".rstrip() + "\n"
 
@@ -175,7 +119,8 @@ def _load_splits(config: TaskFolderConfig, folder: Path, data: Path) -> Splits:
     if not (data / "test.jsonl").is_file():
         raise UserError(
             f"There is no test.jsonl in {data}: a score on training data would mean nothing.",
-            "Put problems that the agent never sees into data/test.jsonl.",
+            "Put problems that the agent never sees into data/test.jsonl, or name the folder as smith:PATH: "
+            "then a part of train.jsonl is hidden from the agent.",
         )
     feedback, heldout = split_halves(_read_examples(config, data, "test"), SPLIT_SEED)
     if not feedback:
@@ -198,19 +143,3 @@ def _read_examples(config: TaskFolderConfig, data: Path, split: str) -> tuple[Ex
 
 def _to_text(value: JsonValue) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-@cache
-def _load_evaluate(path: Path) -> Callable[..., float]:
-    """Run eval.py once and return its `evaluate`, without leaving compiled files in the user's folder."""
-    module = ModuleType("agent2rl_task_eval")
-    module.__file__ = str(path)
-    sys.modules[module.__name__] = module
-    try:
-        exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)
-    except Exception as error:
-        raise UserError(f"{path} does not run: {type(error).__name__}: {error}.") from error
-    if not callable(getattr(module, "evaluate", None)):
-        raise UserError(f"{path} defines no function evaluate.", "Define evaluate(…) -> float.")
-    evaluate: Callable[..., float] = module.evaluate
-    return evaluate

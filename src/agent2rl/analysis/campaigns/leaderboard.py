@@ -5,11 +5,13 @@ protocol, on the test set; a table never has both. A task with different levels 
 different tasks, so no run is compared with one that had more help.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from agent2rl.analysis.campaigns.cell_statistics import Cell, GainTally, compute_cell, tally_runs
 from agent2rl.analysis.campaigns.resampling import (
@@ -204,6 +206,8 @@ class Leaderboard(Record):
     """Number of contaminated runs that are included on request."""
     contaminated_left_out: int = 0
     """Number of contaminated runs that are left out, also of `runs`."""
+    warnings: dict[str, int] = Field(default_factory=dict)
+    """What evaluators say against the scores of runs: text → number of runs."""
     contamination_unknown: int = 0
     """Number of included runs with a workspace that was not searched for evaluation data."""
     rows: tuple[LeaderboardRow, ...]
@@ -225,6 +229,7 @@ def build_leaderboard(
         contaminated=count_contaminated(select_counted(mine)),
         contaminated_left_out=selection.contaminated_left_out,
         contamination_unknown=sum(each.contaminated is None for each in select_counted(mine)),
+        warnings=dict(Counter(each.warning for each in select_counted(mine) if each.warning)),
         rows=tuple(_build_row(keys[place.name], groups[keys[place.name]], place) for place in ranking.places),
     )
 

@@ -170,6 +170,8 @@ class RunDigest(Record):
     """Hash of these ids. Runs with the same hash can be paired by example."""
     contaminated: bool | None
     """Whether evaluation data was found in its workspace; None if it was not searched."""
+    warning: str = ""
+    """What the evaluator says against the scores, such as a test on training data."""
 
     @cached_property
     def task_setting(self) -> str:
@@ -252,6 +254,7 @@ def digest_run(record: RecordedRun, findings: Findings) -> RunDigest:
         differences=differences,
         examples_sha256=hashlib.sha256("\n".join(ids).encode()).hexdigest() if ids else None,
         contaminated=view.contaminated,
+        warning=view.warning,
     )
 
 
