@@ -42,10 +42,19 @@ ENDINGS: dict[str, Ending] = {
     "disk": "disk-full",
 }
 LAST_WORDS = 4000
+NO_REQUEST = (
+    "The agent exited with code 0, but it sent no request to its driver and submitted nothing. A start script "
+    "that pipes its program into `tee` hides the program's exit code."
+)
 
 
-def classify_ending(last_exit: Exit, driver: DriverSession, log: Path) -> tuple[Ending, str]:
-    """Return the ending of the agent's last round and the reason as text."""
+def classify_ending(
+    last_exit: Exit, driver: DriverSession, log: Path, submitted: bool
+) -> tuple[Ending, str]:
+    """Return the ending of the agent's last round and the reason as text.
+
+    `submitted`: whether the agent has submitted anything.
+    """
     driver_failure = driver.find_driver_failure()
     gave_up = last_exit.reason in ("exited", "stopped") and last_exit.code != 0
     never_answered = last_exit.reason == "deadline" and not driver.count_answered_requests()
@@ -54,6 +63,8 @@ def classify_ending(last_exit: Exit, driver: DriverSession, log: Path) -> tuple[
     if last_exit.reason == "exited" and last_exit.code != 0:
         reason = f"The agent failed with exit code {last_exit.code}. See agent.log.{_read_last_log_line(log)}"
         return "agent-failed", reason
+    if last_exit.reason == "exited" and driver.sent_no_request() and not submitted:
+        return "failed", f"{NO_REQUEST} Its log is {log}.{_read_last_log_line(log)}"
     if last_exit.reason == "exited":
         return "completed", ""
     return ENDINGS[last_exit.reason], last_exit.detail
@@ -130,7 +141,8 @@ def run_agent_rounds(
             continue
         agent_end = None
         if failed or rounds > max_continues or idle or not _has_budget_to_continue(service):
-            ending, reason = classify_ending(last_exit, driver, recorder.paths.agent_log)
+            submitted = bool(service.list_submissions())
+            ending, reason = classify_ending(last_exit, driver, recorder.paths.agent_log, submitted)
             agent_end = AgentEnd(ending=ending, reason=reason, rounds=rounds, agent_seconds=agent_seconds)
         _record_round_end(last_exit, agent_end, recorder)
         if agent_end:
