@@ -1,10 +1,11 @@
-"""Agent folders that behave like the published ones: they read the same variables and start the same programs.
+"""Agent folders that behave like the published ones: same variables, same programs.
 
 With AGENT2RL_PUBLISHED_AGENTS=DIR, whole runs use the real folders of a checkout instead (its directory
 `rdagent/scenarios/rl/autorl_bench/agents`), and OPENCODE_RL_ROOT and OPENHANDS_RL_ROOT the real pipelines.
 """
 
 import os
+import shutil
 from pathlib import Path
 
 import yaml
@@ -91,3 +92,176 @@ def find_published_folder(name: str) -> Path | None:
     """Return the real folder, if the user has a checkout."""
     agents = os.environ.get("AGENT2RL_PUBLISHED_AGENTS")
     return Path(agents, name) if agents else None
+
+
+# What the scripted driver does: write a script, train, submit, read the score, improve, submit.
+
+TRAINING = """\
+import json, os
+from pathlib import Path
+from agent2rl.models.abacus import Abacus
+
+NAME, PROBLEMS = "v1", 30
+lines = (Path(os.environ["DATA_PATH"]) / "train.jsonl").read_text().splitlines()
+rows = [json.loads(line) for line in lines][:PROBLEMS]
+model = Abacus.load(Path(os.environ["MODEL_PATH"]))
+model.fit([row["question"] for row in rows], [row["answer"] for row in rows], seed=0)
+out = Path(os.environ["OUTPUT_DIR"]) / NAME
+out.mkdir(parents=True, exist_ok=True)
+model.save(out)
+print("trained", NAME)
+"""
+IMPROVED_TRAINING = TRAINING.replace('"v1", 30', '"v2", 90')
+IMPROVE = """sed -i 's/"v1", 30/"v2", 90/' code/train.py"""
+SUBMIT = """curl -s -X POST "$GRADING_SERVER_URL/submit" -H "Content-Type: application/json" """
+WRITE_STEP = f"""
+[[step]]
+say = "I write a training script."
+[step.write_file]
+path = "code/train.py"
+text = '''
+{TRAINING}'''
+"""
+PROMPTED_SCRIPT = (
+    WRITE_STEP
+    + f"""
+[[step]]
+shell = '''python code/train.py && {SUBMIT} -d '{{"model_path": "output/v1"}}' '''
+
+[[step]]
+when = 'trained v1[\\s\\S]*"score": ?(?P<first>[0-9.]+)'
+shell = '''{IMPROVE} && python code/train.py && {SUBMIT} -d '{{"model_path": "output/v2"}}' '''
+
+[[step]]
+when = '"score": ?(?P<second>[0-9.]+)'
+end = "First {{{{first}}}}, then {{{{second}}}}."
+"""
+)
+"""For a program that gets one prompt and does everything itself."""
+PIPELINE_SCRIPT = (
+    'sessions = "joined"\n'
+    + WRITE_STEP
+    + f"""
+[[step]]
+end = "The script is written."
+
+[[step]]
+label = "improve"
+when = {{ user = '(?i)score\\D{{0,12}}(?P<first>[0-9][0-9.]*)' }}
+else = "wait"
+shell = '''{IMPROVE}'''
+
+[[step]]
+end = "The first score was {{{{first}}}}. I train on more problems."
+goto = "done"
+
+[[step]]
+label = "wait"
+end = "I wait for a score."
+goto = "improve"
+
+[[step]]
+label = "done"
+end = "Nothing to change."
+goto = "done"
+"""
+)
+"""For a pipeline that trains and submits by itself, and asks its program for code, each time anew."""
+LOOP_SCRIPT = f"""
+audience = "anyone"
+sessions = "joined"
+
+[[step]]
+say = '{{"hypothesis": "Train on few problems.", "reason": "A start.", "algorithm": "GRPO"}}'
+[[step]]
+say = '''```python
+{TRAINING}```'''
+[[step]]
+when = {{ user = '"score": ?(?P<first>[0-9.]+)' }}
+say = '{{"decision": true, "reason": "It scores {{{{first}}}}.", "suggestions": "Use more problems."}}'
+
+[[step]]
+label = "improve"
+say = '{{"hypothesis": "Use more problems.", "reason": "{{{{first}}}} is low.", "algorithm": "GRPO"}}'
+[[step]]
+say = '''```python
+{IMPROVED_TRAINING}```'''
+[[step]]
+say = '{{"decision": true, "reason": "It is better.", "suggestions": "None."}}'
+goto = "improve"
+"""
+"""For RD-Agent, which asks for a hypothesis, for code and for feedback, and offers no tools."""
+
+# The pipelines beside the folders, in small.
+
+PIPELINE = """\
+import argparse, json, os, subprocess, sys, urllib.request
+from pathlib import Path
+
+def submit(path):
+    body = json.dumps({"model_path": str(path)}).encode()
+    address = os.environ["GRADING_SERVER_URL"] + "/submit"
+    request = urllib.request.Request(address, body, {"Content-Type": "application/json"})
+    return json.load(urllib.request.urlopen(request))["score"]
+
+def run(workspace, iterations):
+    known = "no score yet"
+    for number in range(1, iterations + 1):
+        ask(f"Iteration {number} for {os.environ['TASK']}: write code/train.py. {known}", workspace)
+        training = [os.environ["TRAINING_PYTHON"], "-m", "accelerate.commands.launch", "code/train.py"]
+        subprocess.run(training, cwd=workspace, check=True)
+        models = [path for path in Path(os.environ["OUTPUT_DIR"]).iterdir() if path.is_dir()]
+        known = f"Score: {submit(max(models, key=lambda path: path.stat().st_mtime))}"
+        print(known, flush=True)
+
+parser = argparse.ArgumentParser()
+for name in ("benchmark", "base-model", "run-dir", "workspace"):
+    parser.add_argument("--" + name)
+parser.add_argument("--max-iterations", type=int)
+given = parser.parse_args()
+run(given.run_dir or given.workspace, given.max_iterations)
+"""
+ASK: dict[str, str] = {
+    "opencode": """\
+def ask(prompt, workspace):
+    import subprocess
+    model = "openai/" + os.environ["OPENCODE_MODEL"]
+    command = ["opencode", "run", "--format", "json", "--model", model, prompt]
+    subprocess.run(command, cwd=workspace, check=True, stdin=subprocess.DEVNULL)
+""",
+    "openhands": """\
+def ask(prompt, workspace):
+    from openhands.sdk import LLM, Agent, Conversation, Tool
+    from openhands.tools.file_editor import FileEditorTool
+    from openhands.tools.terminal import TerminalTool
+    from pydantic import SecretStr
+    key, model, url = (os.environ["LLM_" + name] for name in ("API_KEY", "MODEL", "BASE_URL"))
+    llm = LLM(model=model, api_key=SecretStr(key), base_url=url, model_canonical_name="gpt-4")
+    tools = [Tool(name=FileEditorTool.name), Tool(name=TerminalTool.name)]
+    conversation = Conversation(agent=Agent(llm=llm, tools=tools), workspace=workspace)
+    try:
+        conversation.send_message(prompt)
+        conversation.run()
+    finally:
+        conversation.close()
+""",
+}
+
+
+def write_pipeline(name: str, place: Path) -> Path:
+    """Write a pipeline that behaves like the published one beside a folder."""
+    root = place / f"{name}-rl"
+    root.mkdir()
+    (root / "main.py").write_text(f"import os\n\n{ASK[name]}\n{PIPELINE}", encoding="utf-8")
+    return root
+
+
+def copy_published_pipeline(name: str, checkout: Path, place: Path) -> Path:
+    """Copy the user's checkout. opencode-rl runs only benchmarks that it lists, so the miniature is added."""
+    root = place / f"{name}-rl"
+    shutil.copytree(checkout, root, symlinks=True, ignore=shutil.ignore_patterns(".git"))
+    if name == "opencode":
+        benchmark = root / "benchmarks" / "gsm8k-mini"
+        benchmark.mkdir()
+        (benchmark / "config.yaml").write_text("name: gsm8k-mini\ntask_type: math\n", encoding="utf-8")
+    return root

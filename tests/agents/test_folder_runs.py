@@ -1,14 +1,33 @@
-"""Whole runs of agent folders: what a pipe into `tee` hides, and every published folder with its real program.
+"""Whole runs of agent folders: what a pipe into `tee` hides, and each published folder with its program.
 
 The programs run in `make test-agents`; one that cannot be had here is skipped, with the reason.
 """
 
+import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.agents.agent_runs import DRIVER_KEY, DRIVER_MODEL, AgentRun, serve_http_driver
+from agent2rl.record.reader import read_run
+from tests.agents.agent_runs import (
+    AGENT_CACHE,
+    DRIVER_KEY,
+    DRIVER_MODEL,
+    AgentRun,
+    find_files_containing,
+    install_agent_or_skip,
+    serve_http_driver,
+)
+from tests.agents.published_folders import (
+    LOOP_SCRIPT,
+    PIPELINE_SCRIPT,
+    PROMPTED_SCRIPT,
+    copy_published_pipeline,
+    find_published_folder,
+    write_folder,
+    write_pipeline,
+)
 from tests.helpers.run_launcher import RunLauncher
 
 NOTHING = '[[step]]\nend = "Nothing to do."\n'
@@ -64,3 +83,52 @@ def test_an_agent_that_did_something_has_completed(script: str, tmp_path: Path) 
     folder = write_script_folder(tmp_path, script)
     done = run_folder(folder, NOTHING, tmp_path, tmp_path / "cache", "--budget", "20m")
     assert (done.run.result.ending, done.run.result.reason) == ("completed", "")
+
+
+SCRIPTS = {
+    "claude": PROMPTED_SCRIPT,
+    "codex": PROMPTED_SCRIPT,
+    "gemini": PROMPTED_SCRIPT,
+    "opencode": PIPELINE_SCRIPT,
+    "openhands": PIPELINE_SCRIPT,
+    "rdagent": LOOP_SCRIPT,
+}
+PROGRAMS = {"claude": "claude-code", "gemini": "gemini-cli"}
+PIPELINES = ("opencode", "openhands")
+ENDINGS = ("completed", "deadline")
+"""The published pipelines repeat themselves more often than a test can wait."""
+
+
+def find_or_write_folder(name: str, place: Path) -> tuple[Path, dict[str, str]]:
+    """Return the real folder if there is a checkout, else one that behaves like it; and its variables."""
+    variable = f"{name.upper()}_RL_ROOT"
+    real = find_published_folder(name)
+    if name not in PIPELINES:
+        return real or write_folder(name, place / "agents"), {}
+    if real is None:
+        return write_folder(name, place / "agents"), {variable: str(write_pipeline(name, place))}
+    if variable not in os.environ:
+        pytest.skip(f"The published folder {name!r} needs {variable}.")
+    return real, {variable: str(copy_published_pipeline(name, Path(os.environ[variable]), place))}
+
+
+@pytest.mark.agents
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_published_folder_trains_submits_reads_the_score_improves_and_submits_again(
+    name: str, tmp_path: Path
+) -> None:
+    install_agent_or_skip(PROGRAMS.get(name, name))
+    folder, variables = find_or_write_folder(name, tmp_path)
+    done = run_folder(folder, SCRIPTS[name], tmp_path, AGENT_CACHE, "--budget", "10m", **variables)
+    result = done.run.result
+    scores = [one.score.value for one in read_run(done.run.paths).submissions if one.score]
+    assert result.ending in ENDINGS, (result.reason, done.run.log[-3000:])
+    assert len(scores) >= 2, done.run.log[-3000:]
+    assert scores[1] > scores[0]
+    assert result.improvement is not None
+    assert result.improvement > 20
+    assert result.usage
+    assert result.usage.answered >= 3
+    assert result.usage.tokens == done.driver.said
+    assert find_files_containing(done.run.paths.root, DRIVER_KEY.encode()) == []

@@ -43,14 +43,12 @@ ENDINGS: dict[str, Ending] = {
 }
 LAST_WORDS = 4000
 NO_REQUEST = (
-    "The agent exited with code 0, but it sent no request to its driver and submitted nothing. A start script "
-    "that pipes its program into `tee` hides the program's exit code."
+    "The agent exited with code 0, but it sent no request to its driver and submitted nothing. "
+    "A start script that pipes its program into `tee` hides the program's exit code."
 )
 
 
-def classify_ending(
-    last_exit: Exit, driver: DriverSession, log: Path, submitted: bool
-) -> tuple[Ending, str]:
+def classify_ending(last_exit: Exit, driver: DriverSession, log: Path, submitted: bool) -> tuple[Ending, str]:
     """Return the ending of the agent's last round and the reason as text.
 
     `submitted`: whether the agent has submitted anything.

@@ -25,7 +25,7 @@ BIN = ".local/bin"
 
 @dataclass(frozen=True)
 class ProgramSetup:
-    """What a start script finds: its environment, files below HOME, and programs that come first on the PATH."""
+    """What a start script finds: its environment, files below HOME, and programs first on the PATH."""
 
     environment: Mapping[str, str]
     files: Mapping[str, str] = field(default_factory=dict)
@@ -76,7 +76,11 @@ exec {program} "$@"
 def _set_up_codex(brief: Brief, own: Command) -> ProgramSetup:
     config = ".codex/config.toml"
     provider = CODEX_PROVIDER.format(url=brief.driver.url)
-    keys = {"LITELLM_API_KEY": brief.driver.key, "CODEX_MODEL": brief.driver.model, "CODEX_PROVIDER": "litellm"}
+    keys = {
+        "LITELLM_API_KEY": brief.driver.key,
+        "CODEX_MODEL": brief.driver.model,
+        "CODEX_PROVIDER": "litellm",
+    }
     return ProgramSetup(
         {**own.environment, **keys},
         {**own.files, config: own.files[config] + provider},
@@ -178,7 +182,9 @@ def get_program(name: str) -> FolderProgram:
         if program.name == name:
             return program
     names = ", ".join(program.name for program in PROGRAMS)
-    raise UserError(f"No agent folder can start {name!r}.", f"`program` in its config.yaml is one of: {names}, none.")
+    raise UserError(
+        f"No agent folder can start {name!r}.", f"`program` in its config.yaml is one of: {names}, none."
+    )
 
 
 def render_start_script(
