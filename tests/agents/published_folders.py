@@ -147,7 +147,7 @@ end = "The script is written."
 
 [[step]]
 label = "improve"
-when = {{ user = '(?i)score\\D{{0,12}}(?P<first>[0-9][0-9.]*)' }}
+when = {{ user = '(?i)(score|分数)\\D{{0,12}}(?P<first>[0-9][0-9.]*)' }}
 else = "wait"
 shell = '''{IMPROVE}'''
 
@@ -227,7 +227,8 @@ def ask(prompt, workspace):
     import subprocess
     model = "openai/" + os.environ["OPENCODE_MODEL"]
     command = ["opencode", "run", "--format", "json", "--model", model, prompt]
-    subprocess.run(command, cwd=workspace, check=True, stdin=subprocess.DEVNULL)
+    place = {**os.environ, "PWD": workspace}  # which is where OpenCode works, whatever its directory
+    subprocess.run(command, cwd=workspace, env=place, check=True, stdin=subprocess.DEVNULL)
 """,
     "openhands": """\
 def ask(prompt, workspace):

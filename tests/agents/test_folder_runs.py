@@ -120,7 +120,7 @@ def test_a_published_folder_trains_submits_reads_the_score_improves_and_submits_
 ) -> None:
     install_agent_or_skip(PROGRAMS.get(name, name))
     folder, variables = find_or_write_folder(name, tmp_path)
-    done = run_folder(folder, SCRIPTS[name], tmp_path, AGENT_CACHE, "--budget", "10m", **variables)
+    done = run_folder(folder, SCRIPTS[name], tmp_path, AGENT_CACHE, "--budget", "6m", **variables)
     result = done.run.result
     scores = [one.score.value for one in read_run(done.run.paths).submissions if one.score]
     assert result.ending in ENDINGS, (result.reason, done.run.log[-3000:])

@@ -110,8 +110,15 @@ def _set_up_opencode(brief: Brief, own: Command) -> ProgramSetup:
 
 
 def _set_up_openhands(brief: Brief, own: Command) -> ProgramSetup:
-    python = {"OPENHANDS_PYTHON": brief.program_path("agent"), "TRAINING_PYTHON": sys.executable}
-    return ProgramSetup({**own.environment, **_make_openai_variables(brief), **python})
+    return ProgramSetup(
+        {
+            **own.environment,
+            **_make_openai_variables(brief),
+            "OPENHANDS_PYTHON": brief.program_path("agent"),
+            "TRAINING_PYTHON": sys.executable,
+            "ALLOW_SHORT_CONTEXT_WINDOWS": "true",  # the published pipeline declares every model a gpt-4
+        }
+    )
 
 
 PYTHON_WRAPPER = """\
