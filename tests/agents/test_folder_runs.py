@@ -17,6 +17,7 @@ from tests.agents.agent_runs import (
     AgentRun,
     find_files_containing,
     install_agent_or_skip,
+    run_agent,
     serve_http_driver,
 )
 from tests.agents.published_folders import (
@@ -31,7 +32,12 @@ from tests.agents.published_folders import (
 from tests.helpers.run_launcher import RunLauncher
 
 NOTHING = '[[step]]\nend = "Nothing to do."\n'
-HIDDEN = 'no-such-program --print "Begin." 2>&1 | tee "$WORKSPACE/agent.jsonl"\nexit $?\n'
+HIDDEN = """\
+no-such-program --print "Begin." 2>&1 | tee "$WORKSPACE/agent.jsonl"
+status=$?
+echo "The program exited with code $status"
+exit $status
+"""
 ASKING = """\
 curl -s "$OPENAI_BASE_URL/chat/completions" -H "Content-Type: application/json" \\
   -d '{"model": "'"$LLM_MODEL"'", "messages": [{"role": "user", "content": "Well?"}]}'
@@ -132,3 +138,17 @@ def test_a_published_folder_trains_submits_reads_the_score_improves_and_submits_
     assert result.usage.answered >= 3
     assert result.usage.tokens == done.driver.said
     assert find_files_containing(done.run.paths.root, DRIVER_KEY.encode()) == []
+
+
+@pytest.mark.agents
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(("agent", "script"), [("openhands", PROMPTED_SCRIPT), ("rdagent", LOOP_SCRIPT)])
+def test_openhands_and_rdagent_do_a_whole_run_as_agents_of_their_own(
+    agent: str, script: str, tmp_path: Path
+) -> None:
+    done = run_agent(agent, script, tmp_path, "--budget", "3m", "--continues", "0")
+    scores = [one.score.value for one in read_run(done.run.paths).submissions if one.score]
+    assert done.run.result.ending in ENDINGS, (done.run.result.reason, done.run.log[-3000:])
+    assert len(scores) >= 2, done.run.log[-3000:]
+    assert scores[1] > scores[0]
+    assert done.transcript.steps
