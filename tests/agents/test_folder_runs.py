@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from agent2rl import registry
+from agent2rl.core.agent import ProgramAgent
 from agent2rl.record.reader import read_run
 from tests.agents.agent_runs import (
     AGENT_CACHE,
@@ -16,7 +18,7 @@ from tests.agents.agent_runs import (
     DRIVER_MODEL,
     AgentRun,
     find_files_containing,
-    install_agent_or_skip,
+    install_package_or_skip,
     run_agent,
     serve_http_driver,
 )
@@ -99,7 +101,6 @@ SCRIPTS = {
     "openhands": PIPELINE_SCRIPT,
     "rdagent": LOOP_SCRIPT,
 }
-PROGRAMS = {"claude": "claude-code", "gemini": "gemini-cli"}
 PIPELINES = ("opencode", "openhands")
 ENDINGS = ("completed", "deadline")
 """The published pipelines repeat themselves more often than a test can wait."""
@@ -118,14 +119,22 @@ def find_or_write_folder(name: str, place: Path) -> tuple[Path, dict[str, str]]:
     return real, {variable: str(copy_published_pipeline(name, Path(os.environ[variable]), place))}
 
 
+def install_folder_or_skip(folder: Path) -> None:
+    agent = registry.find_agent(f"folder:{folder}")
+    assert isinstance(agent, ProgramAgent)
+    install_package_or_skip(agent.installed_as, agent.package)
+
+
 @pytest.mark.agents
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_published_folder_trains_submits_reads_the_score_improves_and_submits_again(
-    name: str, tmp_path: Path
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    install_agent_or_skip(PROGRAMS.get(name, name))
     folder, variables = find_or_write_folder(name, tmp_path)
+    for variable, value in variables.items():
+        monkeypatch.setenv(variable, value)
+    install_folder_or_skip(folder)
     done = run_folder(folder, SCRIPTS[name], tmp_path, AGENT_CACHE, "--budget", "6m", **variables)
     result = done.run.result
     scores = [one.score.value for one in read_run(done.run.paths).submissions if one.score]

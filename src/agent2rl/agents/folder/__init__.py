@@ -79,12 +79,12 @@ def _make_driven_agent(folder: FolderAgent, program: FolderProgram) -> ProgramAg
         )
 
     return ProgramAgent(
-        package=program.agent.package,
+        package=program.package,
         wires=program.wires,
         start=build_command,
         read=program.agent.transcript,
         secrets=folder.secrets,
-        installed_as=program.name,
+        installed_as=program.installed_as,
     )
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from agent2rl.agents import claude_code, codex, gemini_cli, opencode, openhands, rdagent
-from agent2rl.core.agent import Brief, DrivenAgent
+from agent2rl.core.agent import AgentPackage, Brief, DrivenAgent
 from agent2rl.core.errors import UserError
 from agent2rl.core.llm import Wire
 from agent2rl.core.sandbox import Command
@@ -38,7 +38,7 @@ class FolderProgram:
     """A program that a start script runs."""
 
     name: str
-    """Name of the agent that uses the same program, and whose package is installed."""
+    """Name of the agent that uses the same program, and whose package is installed unless it has its own."""
     agent: DrivenAgent
     mention: re.Pattern[str]
     """Matches a line of a start script that runs the program."""
@@ -49,6 +49,15 @@ class FolderProgram:
     checkout: str = ""
     """Variable that names the user's copy of further code that the start script runs."""
     checkout_source: str = ""
+    own_package: AgentPackage | None = None
+
+    @property
+    def package(self) -> AgentPackage:
+        return self.own_package or self.agent.package
+
+    @property
+    def installed_as(self) -> str:
+        return self.own_package.name if self.own_package else self.name
 
 
 def _set_up_claude(brief: Brief, own: Command) -> ProgramSetup:
@@ -107,6 +116,18 @@ def _set_up_opencode(brief: Brief, own: Command) -> ProgramSetup:
             "TRAINING_PYTHON": sys.executable,
         }
     )
+
+
+OPENHANDS_SDK = AgentPackage(
+    "pypi",
+    "openhands-sdk",
+    "1.8.2",
+    program="agent",
+    probe=("-c", "import openhands.sdk, openhands.tools, requests"),
+    also=("openhands-tools==1.8.2", "litellm==1.80.16", "requests==2.34.2"),
+    python="3.12",
+)
+"""The versions that openhands-rl pins. It does not run with the newer ones of the agent `openhands`."""
 
 
 def _set_up_openhands(brief: Brief, own: Command) -> ProgramSetup:
@@ -168,6 +189,7 @@ PROGRAMS = (
         _set_up_openhands,
         "OPENHANDS_RL_ROOT",
         "github.com/couragec/openhands-rl",
+        OPENHANDS_SDK,
     ),
     FolderProgram("rdagent", rdagent.AGENT, re.compile(r"\brdagent\b"), ("openai-chat",), _set_up_rdagent),
 )
@@ -199,8 +221,8 @@ def render_start_script(
 ) -> str:
     """Return the script that prepares HOME and the PATH, and then becomes the folder's own start script."""
     path = [f'"$HOME/{BIN}"', '"$PATH"']
-    if program.agent.package.registry == "npm":
-        path[1:1] = [shlex.quote(str(Path(brief.program_path(program.agent.package.program)).parent))]
+    if program.package.registry == "npm":
+        path[1:1] = [shlex.quote(str(Path(brief.program_path(program.package.program)).parent))]
     lines = ["# Prepares what the agent folder expects, then starts it.", "set -e"]
     lines += [f'chmod +x "$HOME/{BIN}/{name}"' for name in setup.wrappers]
     lines += [f"export PATH={':'.join(path)}"]
