@@ -172,25 +172,43 @@ audience = "anyone"
 sessions = "joined"
 
 [[step]]
-say = '{{"hypothesis": "Train on few problems.", "reason": "A start.", "algorithm": "GRPO"}}'
-[[step]]
-say = '''```python
-{TRAINING}```'''
-[[step]]
-when = {{ user = '"score": ?(?P<first>[0-9.]+)' }}
-say = '{{"decision": true, "reason": "It scores {{{{first}}}}.", "suggestions": "Use more problems."}}'
+label = "feedback"
+when = {{ user = '"score": ?(?P<score>[0-9.]+)[\\s\\S]*请分析实验结果' }}
+else = "first"
+say = '{{"decision": true, "reason": "It scores {{{{score}}}}.", "suggestions": "Use more problems."}}'
+goto = "feedback"
 
 [[step]]
-label = "improve"
-say = '{{"hypothesis": "Use more problems.", "reason": "{{{{first}}}} is low.", "algorithm": "GRPO"}}'
+label = "first"
+when = {{ user = '无历史实验' }}
+else = "next"
+say = '{{"hypothesis": "Train on few problems.", "reason": "A start.", "algorithm": "GRPO"}}'
+goto = "feedback"
+
 [[step]]
+label = "next"
+when = {{ user = '下一轮实验假设' }}
+else = "code"
+say = '{{"hypothesis": "Use more problems.", "reason": "{{{{score}}}} is low.", "algorithm": "GRPO"}}'
+goto = "feedback"
+
+[[step]]
+label = "code"
+when = {{ user = 'Train on few problems' }}
+else = "better-code"
+say = '''```python
+{TRAINING}```'''
+goto = "feedback"
+
+[[step]]
+label = "better-code"
 say = '''```python
 {IMPROVED_TRAINING}```'''
-[[step]]
-say = '{{"decision": true, "reason": "It is better.", "suggestions": "None."}}'
-goto = "improve"
+goto = "feedback"
 """
-"""For RD-Agent, which asks for a hypothesis, for code and for feedback, and offers no tools."""
+"""For RD-Agent, which offers no tools and asks for a hypothesis, for code and for feedback.
+
+Each step is chosen by the words of the request, because the same request may come several times."""
 
 # The pipelines beside the folders, in small.
 
