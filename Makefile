@@ -39,9 +39,11 @@ test: $(SMOLLM2) bubblewrap chromium
 test-quick: $(READY)
 	@$(BIN)/python -m pytest $(IN_PROCESSES) --quick $(ARGS)
 
-# All agents of other makers, in whole runs; the first time they are installed (2 GB).
+# All agents of other makers, in whole runs; the first time they are installed (4 GB). With a checkout of
+# RD-Agent, AGENT2RL_PUBLISHED_AGENTS=DIR runs its agent folders (docs/agents.md) instead of rebuilt ones.
 test-agents: $(READY) bubblewrap
-	@$(BIN)/python -m pytest -n 2 -m "agents or not agents" tests/agents/test_sandboxed_agents.py tests/agents/test_agent_runs.py $(ARGS)
+	@$(BIN)/python -m pytest -n 2 -m "agents or not agents" tests/agents/test_sandboxed_agents.py tests/agents/test_agent_runs.py \
+	  tests/agents/test_folder_runs.py $(ARGS)
 
 # On a cluster of this machine: Ray, and Slurm where Debian's slurmctld, slurmd, slurm-client and munge are there.
 test-campaigns: $(CLUSTERS) bubblewrap

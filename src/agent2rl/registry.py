@@ -233,12 +233,13 @@ def _name_task_folder(folder: Path, data_dir: Path | None) -> str:
 
 
 def resolve_folder_name(name: str, folders: tuple[Path, ...]) -> str:
-    """Return `folder:PATH` if one of the user's folders holds the plugin, else the name itself."""
+    """Return `folder:PATH` if one of the user's folders holds the plugin, else the name itself.
+
+    A folder of that name without a config.yaml is returned too: its plugin says what it lacks.
+    """
     for folder in folders:
         if name and (folder / name).is_dir() and not (folder / name / "config.yaml").is_file():
-            raise UserError(
-                f"The folder {folder / name} has no config.yaml.", "Write one: it defines the plugin."
-            )
+            return f"folder:{(folder / name).resolve()}"
     for config in _find_configs(folders):
         if name in (config.parent.name, _read_name(config)):
             return f"folder:{config.parent.resolve()}"

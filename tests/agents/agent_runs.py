@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from agent2rl import registry
-from agent2rl.core.agent import DrivenAgent
+from agent2rl.core.agent import AgentPackage, DrivenAgent
 from agent2rl.core.errors import Agent2RLError
 from agent2rl.core.llm import LlmExchange, TokenCounts
 from agent2rl.core.self_reports import Transcript
@@ -29,8 +29,12 @@ def install_agent_or_skip(name: str) -> None:
     """Install an agent, or skip and say why."""
     agent = registry.find_agent(name)
     assert isinstance(agent, DrivenAgent)
+    install_package_or_skip(name, agent.package)
+
+
+def install_package_or_skip(name: str, package: AgentPackage) -> None:
     try:
-        install_agent_package(name, agent.package, AGENT_CACHE, print)
+        install_agent_package(name, package, AGENT_CACHE, print)
     except Agent2RLError as error:
         pytest.skip(f"{name} cannot be installed here: {error}")
 

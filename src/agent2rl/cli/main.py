@@ -6,6 +6,7 @@ import logging
 import os
 import platform
 import sys
+import textwrap
 from typing import NoReturn, TextIO
 
 import click
@@ -139,7 +140,7 @@ def main() -> NoReturn:
         logger.debug("The command failed", exc_info=True)
         click.echo(f"error: {error.message}", err=True)
         if error.hint:
-            click.echo(f"       {error.hint}", err=True)
+            click.echo(textwrap.indent(error.hint, "       "), err=True)
         sys.exit(2 if isinstance(error, UserError) else 1)
     sys.exit(0)
 

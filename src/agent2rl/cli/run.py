@@ -405,9 +405,14 @@ def _parse_limits(options: dict[str, Any]) -> RequestedLimits | None:
 
 
 def _resolve_agent_name(name: str) -> str:
-    """Make a script's path absolute, so that the specification does not depend on the current directory."""
+    """Make a path absolute, so that the specification does not depend on the current directory.
+
+    The path of a folder may stand alone; a name without a slash is never a path.
+    """
     head, _, argument = name.partition(":")
-    return f"script:{Path(argument).resolve()}" if head == "script" and argument else name
+    if head in ("script", "folder") and argument:
+        return f"{head}:{Path(argument).resolve()}"
+    return f"folder:{Path(name).resolve()}" if "/" in name and Path(name).is_dir() else name
 
 
 # The command `resume`

@@ -140,6 +140,8 @@ class ProgramAgent:
     start: Callable[[Brief], Command]
     read: Callable[[Path, Path], Transcript]
     secrets: tuple[str, ...] = ()
+    installed_as: str = ""
+    """Name of the agent whose installation it shares; empty if it has its own."""
 
     def command(self, brief: Brief) -> Command:
         if brief.driver.wire not in self.wires:

@@ -53,7 +53,7 @@ Ending = Literal[
     "rate-limited",  # the provider's rate limit held until the agent gave up
     "driver-failed",  # the driver LLM failed or stopped answering until the agent gave up
     "interrupted",  # the user stopped the run
-    "failed",  # the harness could not run it; see `reason`
+    "failed",  # the harness could not run it, or the agent did nothing; see `reason`
 ]
 
 

@@ -24,7 +24,7 @@ ENDINGS: dict[Ending, str] = {
     "rate-limited": "The driver's provider rate-limited the requests.",
     "driver-failed": "The driver kept failing until the agent gave up.",
     "interrupted": "The run was interrupted.",
-    "failed": "The harness failed.",
+    "failed": "The harness failed, or the agent could not begin.",
 }
 SPLITS = {"feedback": "feedback", "heldout": "held-out", "test": "test"}
 

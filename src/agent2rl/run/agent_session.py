@@ -10,6 +10,7 @@ timeline. An account that cannot be read is lost, but the run's result is not.
 """
 
 import logging
+import re
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -42,10 +43,18 @@ ENDINGS: dict[str, Ending] = {
     "disk": "disk-full",
 }
 LAST_WORDS = 4000
+ERROR_LINE = re.compile("error|not found", re.IGNORECASE)
+NO_REQUEST = (
+    "The agent exited with code 0, but it sent no request to its driver and submitted nothing. "
+    "A start script that pipes its program into `tee` hides the program's exit code."
+)
 
 
-def classify_ending(last_exit: Exit, driver: DriverSession, log: Path) -> tuple[Ending, str]:
-    """Return the ending of the agent's last round and the reason as text."""
+def classify_ending(last_exit: Exit, driver: DriverSession, log: Path, submitted: bool) -> tuple[Ending, str]:
+    """Return the ending of the agent's last round and the reason as text.
+
+    `submitted`: whether the agent has submitted anything.
+    """
     driver_failure = driver.find_driver_failure()
     gave_up = last_exit.reason in ("exited", "stopped") and last_exit.code != 0
     never_answered = last_exit.reason == "deadline" and not driver.count_answered_requests()
@@ -54,19 +63,26 @@ def classify_ending(last_exit: Exit, driver: DriverSession, log: Path) -> tuple[
     if last_exit.reason == "exited" and last_exit.code != 0:
         reason = f"The agent failed with exit code {last_exit.code}. See agent.log.{_read_last_log_line(log)}"
         return "agent-failed", reason
+    if last_exit.reason == "exited" and driver.sent_no_request() and not submitted:
+        return "failed", f"{NO_REQUEST} Its log is {log}.{_read_last_log_line(log, ERROR_LINE)}"
     if last_exit.reason == "exited":
         return "completed", ""
     return ENDINGS[last_exit.reason], last_exit.detail
 
 
-def _read_last_log_line(log: Path) -> str:
-    """Return the last line of the log, which most likely says why the agent failed."""
+def _read_last_log_line(log: Path, telling: re.Pattern[str] | None = None) -> str:
+    """Return the last line of the log, which most likely says why the agent failed.
+
+    If lines near the end match `telling`, return the last of those.
+    """
     if not log.exists():
         return ""
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - LAST_WORDS))
         lines = file.read().decode(errors="replace").split("\n")
     lines = [line.strip() for line in lines if line.strip()]
+    if matching := [line for line in lines if telling and telling.search(line)]:
+        return f" One of its last lines: {matching[-1][:300]}"
     return f" Its last line: {lines[-1][:300]}" if lines else ""
 
 
@@ -130,7 +146,8 @@ def run_agent_rounds(
             continue
         agent_end = None
         if failed or rounds > max_continues or idle or not _has_budget_to_continue(service):
-            ending, reason = classify_ending(last_exit, driver, recorder.paths.agent_log)
+            submitted = bool(service.list_submissions())
+            ending, reason = classify_ending(last_exit, driver, recorder.paths.agent_log, submitted)
             agent_end = AgentEnd(ending=ending, reason=reason, rounds=rounds, agent_seconds=agent_seconds)
         _record_round_end(last_exit, agent_end, recorder)
         if agent_end:

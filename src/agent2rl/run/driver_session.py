@@ -79,6 +79,10 @@ class DriverSession:
         """Return the number of requests that the driver has answered so far."""
         return self.gateway.usage().answered if self.gateway else 0
 
+    def sent_no_request(self) -> bool:
+        """Return whether the agent has a driver and has never sent it a request."""
+        return self.gateway is not None and self.gateway.usage().requests == 0
+
     def read_usage(self) -> LlmUsage | None:
         return self.gateway.usage() if self.gateway else None
 

@@ -15,7 +15,7 @@ from pydantic import JsonValue
 
 import agent2rl
 from agent2rl.analysis import statistics
-from agent2rl.core.agent import Agent, Brief, DrivenAgent
+from agent2rl.core.agent import Agent, Brief, DrivenAgent, ProgramAgent
 from agent2rl.core.errors import Agent2RLError, MachineError, UserError
 from agent2rl.core.grading_records import (
     Contamination,
@@ -185,7 +185,8 @@ def install_agent(spec: RunSpec, agent: Agent, settings: Settings, recorder: Rec
     """Return the directory of the agent's package, and install it on first use."""
     if not isinstance(agent, DrivenAgent):
         return None
-    name = spec.agent.partition(":")[0]
+    shared = agent.installed_as if isinstance(agent, ProgramAgent) else ""
+    name = shared or spec.agent.partition(":")[0]
     prefix = install_agent_package(
         name, agent.package, settings.cache, lambda text: recorder.record_event("preparing", text=text)
     )
