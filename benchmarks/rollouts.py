@@ -133,7 +133,7 @@ def open_subject(chosen: argparse.Namespace) -> Any:
     return world_lift.subject(
         argparse.Namespace(
             train=chosen.train, train_turns=chosen.turns, test=chosen.train, test_games=1,
-            reply_tokens=chosen.turn_tokens, expert=None,
+            reply_tokens=chosen.turn_tokens, rollout_turns=None, expert=None,
             task="alfworld" if chosen.train else "alfworld-mini",
         )
     )  # fmt: skip

@@ -77,6 +77,7 @@ class Subject:
         world: World,
         tests: Mapping[str, Sequence[Example]],
         reply: int | None,
+        most_turns: int | None,
         filed: Sequence[Demonstration] = (),
     ) -> None:
         evaluator = task.evaluator
@@ -89,7 +90,12 @@ class Subject:
         self._world = world
         self.games = world.games
         self.arena = Arena(
-            world.environment, evaluator.prompt, evaluator.action, evaluator.sampling, evaluator.get_kind
+            world.environment,
+            evaluator.prompt,
+            evaluator.action,
+            evaluator.sampling,
+            evaluator.get_kind,
+            most_turns,
         )
 
     def shown(
@@ -188,7 +194,9 @@ def subject(chosen: argparse.Namespace) -> Iterator[Subject]:
         games = tuple(Example(name, "", "", meta) for name in names)
         world = World(games, lambda: AlfworldEnvironment(find), AlfworldExpert)
         tests = {"feedback": alfworld.load_scoring_examples(chosen.test)[: chosen.test_games]}
-        yield Subject(registry.find_task(chosen.task), world, tests, chosen.reply_tokens)
+        yield Subject(
+            registry.find_task(chosen.task), world, tests, chosen.reply_tokens, chosen.rollout_turns
+        )
         return
     with open_training_world(chosen.task, None) as (task, world), tempfile.TemporaryDirectory() as place:
         splits = task.load(None)
@@ -199,7 +207,7 @@ def subject(chosen: argparse.Namespace) -> Iterator[Subject]:
         os.environ[evaluator_folders.FOLDER_VARIABLE] = place
         tests = {name: getattr(splits, name)[: chosen.test_games] for name in SPLITS}
         filed = record_demonstrations(task, splits, chosen.expert) if chosen.expert else ()
-        yield Subject(task, world, tests, chosen.reply_tokens, filed)
+        yield Subject(task, world, tests, chosen.reply_tokens, chosen.rollout_turns, filed)
 
 
 def stages(subject: Subject, chosen: argparse.Namespace, seed: int) -> Iterator[tuple[str, Evaluations]]:
@@ -292,6 +300,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--test-games", type=int, help="of each split; all, unless said")
     parser.add_argument("--train-turns", type=int, default=STEPS, help="of an official game in training")
+    parser.add_argument("--rollout-turns", type=int, help="of an episode in GRPO at most")
     parser.add_argument("--reply-tokens", type=int, help="of a turn at most; as the task has it, unless said")
     parser.add_argument("--no-base", action="store_true", help="do not grade the untouched model")
     parser.add_argument("--grade-every", type=int, default=0, help="steps of GRPO; 0: at its end")

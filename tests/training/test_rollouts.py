@@ -120,6 +120,25 @@ def test_the_same_game_twice_in_a_step_is_not_the_same_episode_twice(bases: dict
     assert first != second
 
 
+def test_an_episode_ends_after_the_most_turns_of_its_arena(bases: dict[str, Path]) -> None:
+    sampler = PolicySampler(*models.load(bases["templated"]))
+    turns: list[int] = []
+
+    class Counted(StairsEnvironment):
+        def step(self, action: str) -> EnvironmentStep:
+            turns.append(self.steps)
+            return super().step(action)
+
+    arena = replace(ARENA, world=Counted, most_turns=2)
+    practice = EpisodeRollouts(sampler, arena, STAIRS_EXAMPLES, group=2)
+    try:
+        practice.play_games(STAIRS_EXAMPLES[4:6], 0)  # their goals take more steps
+    finally:
+        practice.close()
+        sampler.close()
+    assert sorted(turns) == [0] * 4 + [1] * 4
+
+
 def test_a_conversation_that_outgrows_the_context_ends_with_what_it_has(bases: dict[str, Path]) -> None:
     class Talkative(StairsEnvironment):
         def step(self, action: str) -> EnvironmentStep:

@@ -9,7 +9,7 @@ it fits. Not covered: games in which the expert is wrong at first, or takes over
 All episodes of a step are played at the same time, with one batch per turn, by the engine's own
 conversations. So the model reads and generates exactly the tokens that it would in grading with the same
 seed. The reward of an episode is the largest reward of its steps, as in grading. An episode ends when the
-environment ends it, or when the conversation outgrows the model's context.
+environment ends it, when the conversation outgrows the model's context, or after the arena's most turns.
 """
 
 from collections import Counter
@@ -48,6 +48,8 @@ class Arena:
     """Length limit and stop strings of a reply; its temperature and seed are not used."""
     kind: Callable[[Example], str] = lambda _: ""
     """Returns the kind of a game, if kinds have different prompts."""
+    most_turns: int | None = None
+    """Rollouts end after so many turns, if the environment does not end them before."""
 
 
 # An expert's games as training sequences: the tokens that the model would read in grading, and its replies
@@ -109,6 +111,7 @@ class RolloutEpisode:
     """Messages that the model has not read yet."""
     reward: float = 0.0
     over: bool = False
+    turns: int = 0
 
 
 class EpisodeRollouts:
@@ -189,7 +192,8 @@ class EpisodeRollouts:
             return
         step: EnvironmentStep = episode.place.step(self._arena.action(reply.text))
         episode.reward = max(episode.reward, step.reward)
-        episode.over = step.done
+        episode.turns += 1
+        episode.over = step.done or episode.turns == self._arena.most_turns
         episode.seen = self._arena.prompt.build_next_message(step.observation, self._sampler.templated)
 
 

@@ -27,9 +27,9 @@ from agent2rl.environments.adapters import StepsUsedUp, count_steps, open_world
 from agent2rl.evaluators.episodes import Episodes
 from agent2rl.training import models, prompts, rollouts
 from agent2rl.training.conversations import encode_demonstrations
-from agent2rl.training.data_parallel import count_workers
+from agent2rl.training.data_parallel import DataParallelWorkers, count_workers
 from agent2rl.training.demonstrations import Demonstration, read_demonstrations
-from agent2rl.training.grpo import GrpoSettings, grpo
+from agent2rl.training.grpo import GrpoSettings, RolloutJob, grpo
 from agent2rl.training.optimizer import TrainingSchedule
 from agent2rl.training.policy import TrainingSequence
 from agent2rl.training.progress import TrainingProgress
@@ -234,7 +234,9 @@ class WorldSubject:
     def read(cls, workspace: Path, data: Path) -> "WorldSubject":
         world, evaluator = count_steps(open_world(data)), _load_evaluator(workspace / "eval.py")
         parts = (evaluator.prompt, evaluator.action, evaluator.sampling, evaluator.get_kind)
-        return cls(world, Arena(world.environment, *parts), read_demonstrations(data))
+        shown = read_demonstrations(data)
+        turns = plan.limit_turns([len(game.turns) for game in shown])
+        return cls(world, Arena(world.environment, *parts, most_turns=turns), shown)
 
     def stages(self, wanted: Sequence[str]) -> list[str]:
         """Return the wanted stages; SFT only if there is an expert or a file of its games."""
@@ -299,13 +301,16 @@ class WorldSubject:
     ) -> list[list[float]]:
         """Play so many episodes of each game, and return their rewards."""
         sampler = PolicySampler(learner.model, learner.tokenizer)
-        practice = rollouts.EpisodeRollouts(sampler, self.arena, self.world.games, episodes)
+        practice = rollouts.EpisodeRollouts(sampler, self.arena, games, episodes)
         try:
-            groups = practice.play_games(games, now.seed)
+            with DataParallelWorkers(learner.model, {"attempt": practice.attempt}) as workers:
+                shares = [range(start, len(games), workers.size) for start in range(workers.size)]
+                jobs = [RolloutJob(share, share, now.seed) for share in shares]
+                played = workers.map_jobs("attempt", jobs)
         finally:
             practice.close()
             sampler.close()
-        return [[rollout.reward for rollout in group] for group in groups]
+        return [[rollout.reward for rollout in group] for groups in played for group in groups]
 
     def _collect_demonstrations(self, now: TrainingRound, learner: PolicyLearner) -> list[TrainingSequence]:
         """Collect the expert games in the file, or play games in random order as long as there is time."""
@@ -354,7 +359,7 @@ class WorldSubject:
         games = self._sample_games(plan.PROBE_GAMES, now.seed)
         self._play_groups(games, now, learner, ATTEMPTS_PER_PROMPT)
         spent = time.monotonic() - began
-        return spent, spent / len(games) / count_workers(learner.model)
+        return spent, spent / len(games)
 
     def _sample_games(self, count: int, seed: int) -> list[Example]:
         games = self.world.games
