@@ -109,7 +109,17 @@ def test_a_copy_of_agent2rl_is_known_so_that_its_evaluation_data_can_be_hidden(e
     copy = add_package(environment, "agent2rl", "0.1.0")
     python = find_agent_python(environment)
     assert python.has_agent2rl
-    assert [*python.list_agent2rl_copies()] == [copy]
+    assert copy in python.list_agent2rl_copies()
+
+
+def test_a_copy_of_agent2rl_in_the_installation_is_known_too(tmp_path: Path, environment: Path) -> None:
+    base = make_venv(tmp_path / "conda")
+    beside = make_venv(base / "envs" / "other")
+    copies = [add_package(place, "agent2rl", "0.1.0") for place in (base, beside)]
+    (environment / "pyvenv.cfg").write_text(f"home = {base}/bin\nversion = {VERSION}\n")
+    python = find_agent_python(environment)
+    assert not python.has_agent2rl
+    assert {*copies} <= {*python.list_agent2rl_copies()}
 
 
 def test_without_an_environment_the_agent_has_the_one_of_the_harness() -> None:

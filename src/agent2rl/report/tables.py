@@ -32,6 +32,8 @@ def build_headline_rows(view: RunView) -> Rows:
         ("model", f"{spec.model} on {spec.engine.partition(':')[0]}"),
         ("state", view.state),
     ]
+    if spec.agent_python and view.agent_python:
+        rows.append(("python", describe_python(view.agent_python)))
     if view.state == "crashed" and not view.chain.fault:
         rows.append(("to continue", f"agent2rl resume {view.paths.run_id}"))
     if spec.protocol == "paper":

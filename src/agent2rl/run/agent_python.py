@@ -16,7 +16,7 @@ import sys
 import sysconfig
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +29,8 @@ from agent2rl.record.files import sha256_text
 EXPECTED = "Name a virtual environment, a conda prefix, or a project directory with a .venv."
 ALREADY_SHOWN = ("/usr", "/bin", "/lib", "/lib64", "/etc/alternatives")
 """Places that every sandbox shows."""
+PACKAGE_DIRECTORIES = ("lib*/python3*/*-packages", "envs/*/lib*/python3*/*-packages")
+"""Where installations keep packages; conda keeps whole environments below its own prefix."""
 PACKAGE = Path(agent2rl.__file__).parent
 
 
@@ -50,13 +52,16 @@ class AgentPython:
     @property
     def has_agent2rl(self) -> bool:
         """Whether its programs can import agent2rl: from a copy, or from the one that every sandbox shows."""
-        return self.is_own or any(self.list_agent2rl_copies()) or _links_to_own_package(self.packages)
+        copies = [directory / "agent2rl" / "__init__.py" for directory in self.packages]
+        return self.is_own or any(map(Path.is_file, copies)) or _links_to_own_package(self.packages)
 
-    def list_agent2rl_copies(self) -> Iterator[Path]:
-        """Yield its own copies of this package, which contain evaluation data too."""
-        for directory in self.packages:
-            if (directory / "agent2rl" / "__init__.py").is_file():
-                yield directory / "agent2rl"
+    def list_agent2rl_copies(self) -> tuple[Path, ...]:
+        """Return the copies of this package in all that is shown. They contain evaluation data too."""
+        directories = [*self.packages]
+        for place in self.shown:
+            directories += [path for pattern in PACKAGE_DIRECTORIES for path in place.glob(pattern)]
+        copies = dict.fromkeys(directory / "agent2rl" for directory in directories)
+        return tuple(copy for copy in copies if copy.is_dir())
 
     def list_mounts(self) -> tuple[Mount, ...]:
         return tuple(Mount(path, str(path)) for path in self.shown)
