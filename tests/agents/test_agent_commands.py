@@ -152,3 +152,9 @@ def test_a_model_s_name_cannot_break_out_of_a_configuration() -> None:
                     assert tomllib.loads(text)["model"] == odd
                 elif path.endswith((".json", ".yaml")):
                     assert odd in json.dumps(yaml.safe_load(text)).encode().decode("unicode_escape")
+
+
+def test_the_login_shells_of_codex_keep_the_agent_s_python_first() -> None:
+    asked = replace(brief("openai-responses"), python="/my envs/trl/bin/python")
+    profile = AGENTS["codex"].command(asked).files[".bash_profile"]
+    assert profile == "export PATH='/my envs/trl/bin':\"$PATH\"\n"

@@ -35,11 +35,13 @@ from agent2rl.record.paths import SubmissionPaths
 from agent2rl.record.reader import read_run
 from agent2rl.record.recorder import Recorder
 from agent2rl.record.run_lock import Heartbeat, RunLock
+from agent2rl.run.agent_python import find_agent_python
 from agent2rl.run.assets import load_assets, prepare_model_directory
 from agent2rl.run.run_steps import RunOutcome
 from agent2rl.run.workspace import write_first_run_meta
 from agent2rl.tasks.gsm8k.mini import TASK as MINI
 from tests.helpers.crashing_runs import CrashingRun, CrashPoint, find_resume_faults, kill_at_random_times
+from tests.helpers.python_environments import add_package, make_venv
 from tests.helpers.recorded_meter import RecordedMeter, open_recorded_meter
 from tests.helpers.run_launcher import RunLauncher
 from tests.helpers.small_worlds import STAIRS_WORLD
@@ -190,6 +192,19 @@ def test_other_inputs_than_it_began_with_are_named_and_the_run_stays_as_it_was(l
     assert "changed since the run began: model" in asked.stderr
     assert read_run(recorder.paths).state == "crashed"
     assert verify_run(recorder.paths).holds
+
+
+def test_other_packages_of_the_agent_s_python_than_it_began_with_are_refused(launcher: RunLauncher) -> None:
+    environment = make_venv(launcher.home / "env")
+    lock = find_agent_python(environment).lock.sha256
+    with begun(launcher, agent_python=str(environment), agent_python_lock=lock) as recorder:
+        pass
+    added = add_package(environment, "torch", "2.13.0")
+    asked = launcher.cli("resume", recorder.paths.run_id)
+    assert asked.returncode == 2
+    assert "The packages of the agent's Python" in asked.stderr
+    shutil.rmtree(added.with_name("torch-2.13.0.dist-info"))
+    assert launcher.cli("resume", recorder.paths.run_id, "--no-report").returncode == 0
 
 
 def test_a_workspace_that_is_gone_is_said_and_the_run_stays_as_it_was(launcher: RunLauncher) -> None:

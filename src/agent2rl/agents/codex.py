@@ -19,8 +19,8 @@ from agent2rl.record.untrusted_files import JsonNode
 
 FLAGS = ("--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox")
 KEY = "CODEX_DRIVER_KEY"
-PROFILE = 'if [ -n "$VIRTUAL_ENV" ]; then export PATH="$VIRTUAL_ENV/bin:$PATH"; fi\n'
-"""It runs commands in login shells, which reset PATH and so lose the virtual environment."""
+PROFILE = 'export PATH={bin}:"$PATH"\n'
+"""It runs commands in login shells, which reset PATH and so lose the Python environment."""
 
 ROLLOUTS = PurePosixPath(".codex/sessions/*/*/*/rollout-*.jsonl")
 """Where it keeps its threads: one file each, in folders by date."""
@@ -34,7 +34,7 @@ def _build_command(brief: Brief) -> Command:
         environment={**brief.environment, KEY: brief.driver.key},
         files={
             ".codex/config.toml": _render_config(brief.driver, brief.timeout_ms),
-            ".bash_profile": PROFILE,
+            ".bash_profile": PROFILE.format(bin=shlex.quote(str(PurePosixPath(brief.python).parent))),
         },
         input=brief.prompt,
         interrupt="leader",

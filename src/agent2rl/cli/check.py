@@ -2,7 +2,9 @@
 
 import json
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 
 import click
@@ -10,9 +12,9 @@ from rich.console import Console
 from rich.markup import escape
 
 from agent2rl import registry
-from agent2rl.cli.options import as_json, judge, search
+from agent2rl.cli.options import agent_python, as_json, judge, search
 from agent2rl.run.grading_proxy_setup import GradingProxyOptions
-from agent2rl.run.preflight import PreflightFinding, check_machine, check_task
+from agent2rl.run.preflight import PreflightFinding, check_agent_python, check_machine, check_task
 from agent2rl.run.settings import read_settings
 
 MARKS = {
@@ -30,6 +32,7 @@ DIRECTORY = click.Path(path_type=Path, file_okay=False, exists=True)
 @click.option(
     "--tasks-dir", type=DIRECTORY, multiple=True, help="Also look for task folders here. Can be repeated."
 )
+@agent_python
 @search
 @judge
 @as_json
@@ -38,6 +41,7 @@ def check_command(
     sandbox: str,
     data_dir: Path | None,
     tasks_dir: tuple[Path, ...],
+    agent_python: Path | None,
     search: str | None,
     judge: str | None,
     as_json: bool,
@@ -50,18 +54,24 @@ def check_command(
     must score 100 and wrong answers 0. --search also tries one search. With --judge, the judge grades the
     answers; a judge that compares two answers is asked 20 times whether an empty answer beats the reference.
 
+    --agent-python also checks a Python environment for agents, and starts it in the sandbox.
+
     \b
     agent2rl check
     agent2rl check gsm8k-mini
+    agent2rl check --agent-python ~/envs/trl
 
     Exit code: 1 if something is broken, else 0. Missing optional parts are listed but are not an error.
     """
     where = read_settings()
+    findings: Iterator[PreflightFinding]
     if task is None:
         findings = check_machine(where, sandbox)
     else:
         name = registry.resolve_task_name(task, (*tasks_dir, *where.tasks), data_dir)
         findings = check_task(name, data_dir, where, sandbox, GradingProxyOptions(search, judge=judge))
+    if agent_python:
+        findings = chain([check_agent_python(agent_python, where, sandbox)], findings)
     console = Console(highlight=False, soft_wrap=True)
     seen: list[PreflightFinding] = []
     for finding in findings:

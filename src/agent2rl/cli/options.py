@@ -160,6 +160,13 @@ runs_dir = click.option(
     type=click.Path(path_type=Path, file_okay=False),
     help="The directory that holds the runs.  [default: $AGENT2RL_RUNS or ./runs]",
 )
+agent_python = click.option(
+    "--agent-python",
+    metavar="PATH",
+    type=click.Path(path_type=Path),
+    help="The agent's Python environment: a virtual environment, a conda prefix or a project with a .venv.  "
+    "[default: the one that runs agent2rl]",
+)
 search = click.option(
     "--search",
     metavar="NAME",

@@ -23,6 +23,7 @@ from agent2rl.cli.options import (
     ProtocolParam,
     SizeParam,
     TemperatureParam,
+    agent_python,
     as_json,
     complete_names,
     complete_runs,
@@ -44,6 +45,7 @@ from agent2rl.record.paths import RunPaths
 from agent2rl.record.reader import read_run
 from agent2rl.record.recorder import Notify
 from agent2rl.report import export, run_report
+from agent2rl.run.agent_python import find_agent_python
 from agent2rl.run.assets import choose_default_engine, pin_model_name
 from agent2rl.run.execution import FinishedRun, resume_run, start_run
 from agent2rl.run.expert_help import choose_expert_help
@@ -289,6 +291,7 @@ DIRECTORY = click.Path(path_type=Path, file_okay=False, exists=True)
 @click.option(
     "--agents-dir", type=DIRECTORY, multiple=True, help="Also look for agent folders here. Can be repeated."
 )
+@agent_python
 @click.option(
     "--max-memory", type=SizeParam(), help="Memory limit of the sandbox.  [default: 3/4 of the machine's]"
 )
@@ -352,6 +355,7 @@ def make_run_spec(options: dict[str, Any], settings: Settings) -> RunSpec:
         raise UserError(
             "The paper's protocol has its own prompts.", "Leave out --prompts, or use --protocol default."
         )
+    python = find_agent_python(options["agent_python"]) if options["agent_python"] else None
     return RunSpec(
         task=task,
         agent=_resolve_agent_name(
@@ -387,6 +391,8 @@ def make_run_spec(options: dict[str, Any], settings: Settings) -> RunSpec:
         train_judge_questions=options["train_judge_questions"],
         expert=choose_expert_help(registry.find_task(task), options["expert"]),
         data_dir=_resolve_path(options["data_dir"]),
+        agent_python=str(python.prefix) if python else None,
+        agent_python_lock=python.lock.sha256 if python else None,
     )
 
 

@@ -5,6 +5,7 @@ Most agents are third-party programs that call an LLM. They are installed from a
 (`DrivenAgent`).
 """
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -63,6 +64,10 @@ class Brief:
     llm: DriverLlm | None = None
     prefix: PurePosixPath | None = None
     """Install prefix of the agent's package."""
+    python: str = sys.executable
+    """The interpreter to train with: that of the agent's Python environment, by default the harness's own."""
+    agent2rl_python: str = "python"
+    """Starts a Python that has agent2rl, which the agent's own environment may lack."""
     resumed: bool = False
     """Whether the agent continues earlier work, with all that it left in HOME, because it exited early or its
     harness died."""

@@ -32,6 +32,7 @@ LedgerKind = Literal[
     "isolation",
     "assets",
     "agent",
+    "python",
     "limits",
     "results",
     "baseline",

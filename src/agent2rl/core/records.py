@@ -151,9 +151,54 @@ class RunSpec(Record):
     """Runs with different expert help are never ranked together. Always `full` if the task has no expert."""
     data_dir: str | None = None
     """Directory of the task's official files; None: the task's own source."""
+    agent_python: str | None = None
+    """The agent's Python environment; None: the harness's own. The ledger has the list of its packages."""
+    agent_python_lock: str | None = None
+    """Hash of the version and the packages of `agent_python`."""
     instructions_version: int | None = None
     """Version of the agent's instructions when the run began; None in runs of earlier versions. It is not
     part of the experiment's identity."""
+
+
+TRAINING_PACKAGES = (
+    "torch",
+    "transformers",
+    "trl",
+    "peft",
+    "accelerate",
+    "datasets",
+    "vllm",
+    "deepspeed",
+    "bitsandbytes",
+    "flash-attn",
+)
+"""Packages that instructions and reports name."""
+PythonKind = Literal["venv", "conda", "installation"]
+
+
+class PythonLock(Record):
+    """The Python environment that an agent works with, as the environment's own files describe it."""
+
+    kind: PythonKind
+    path: str
+    version: str
+    """Version of the interpreter."""
+    packages: tuple[str, ...]
+    """Every installed package as NAME==VERSION, sorted."""
+    editable: tuple[str, ...] = ()
+    """Names of packages that are installed in place from elsewhere. No sandbox shows them."""
+    sha256: str
+    """Hash of the version and the packages; equal environments have the same one on every machine."""
+
+    @property
+    def training_packages(self) -> dict[str, str]:
+        """Versions of the packages that matter for training, if a sandbox shows them."""
+        versions = dict(line.split("==", 1) for line in self.packages)
+        return {
+            name: versions[name]
+            for name in TRAINING_PACKAGES
+            if name in versions and name not in self.editable
+        }
 
 
 class RunFiles(Record):

@@ -75,6 +75,16 @@ class Process:
     """CPU time of ended children that it has waited for, and of their children."""
 
 
+@dataclass(frozen=True)
+class SandboxPython:
+    """A Python environment for a command, in place of the harness's own. Its files are mounted separately."""
+
+    bin: Path
+    """Comes first on the PATH."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """VIRTUAL_ENV or CONDA_PREFIX."""
+
+
 ProcessObserver = Callable[[Sequence[Process], int | None], None]
 """Callback with the command's live processes and its disk usage in bytes, if known. It must return at once
 and must not raise: the thread that calls it enforces the limits."""
@@ -98,6 +108,8 @@ class Enclosure:
     """Directories and files of the host that appear empty wherever a mount or the shared Python would show
     them. A mount from inside one of them still appears."""
     sockets: tuple[ServiceSocket, ...] = ()
+    python: SandboxPython | None = None
+    """None: the harness's own."""
     grace_seconds: float = 5.0
     """Between the interrupt at the deadline and the kill."""
     seen: ProcessObserver | None = None

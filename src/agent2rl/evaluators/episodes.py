@@ -467,6 +467,8 @@ PROGRAM = '''"""The grader's evaluation as a program, for training games: its pr
 
     python eval.py models/NAME --games 100
 
+It needs agent2rl. If your `python` does not have it, start it with `$$AGENT2RL_PYTHON` instead.
+
 EVALUATOR is the value that grades, written down by the harness ($version). Only its `world` differs: it
 plays the training games, the same as `open_world().environment`, and counts the steps.
 """

@@ -18,7 +18,7 @@ from agent2rl.core.grading_records import (
     Submission,
 )
 from agent2rl.core.llm import LlmExchange
-from agent2rl.core.records import Record, RunResult, RunSpec
+from agent2rl.core.records import PythonLock, Record, RunResult, RunSpec
 from agent2rl.core.self_reports import AttemptClaims, Transcript
 from agent2rl.record import ledger
 from agent2rl.record.paths import RunPaths
@@ -70,6 +70,15 @@ class RunView:
         starts = [entry.data for entry in self.chain.entries if entry.kind == "started"]
         versions = [data.get("instructions_version", 1) for data in starts]
         return tuple(dict.fromkeys(each for each in versions if isinstance(each, int)))
+
+    @property
+    def agent_python(self) -> PythonLock | None:
+        """The agent's Python environment; None if the record does not have it."""
+        for entry in reversed(self.chain.entries):
+            if entry.kind == "python":
+                with suppress(ValidationError):
+                    return PythonLock.model_validate(entry.data.get("lock"))
+        return None
 
 
 def read_run(paths: RunPaths) -> RunView:

@@ -50,6 +50,8 @@ def build_setup_rows(data: ReportData) -> Rows:
     }
     if versions := data.view.instructions_versions:
         rows.append(("instructions", f"version {', then '.join(map(str, versions))}"))
+    if python := data.view.agent_python:
+        rows.append(("agent's Python", tables.describe_python(python)))
     rows += [
         (name, formatting.shorten_name(str(value))) for name, value in optional.items() if value is not None
     ]

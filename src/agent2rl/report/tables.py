@@ -2,7 +2,15 @@
 
 from agent2rl.core.grading_records import ContaminationSummary, EvalScore, Interval, JudgeUsage, Submission
 from agent2rl.core.llm import LlmUsage
-from agent2rl.core.records import Budget, ExpertHelp, RolloutCounts, Rollouts, RunResult, RunSpec
+from agent2rl.core.records import (
+    Budget,
+    ExpertHelp,
+    PythonLock,
+    RolloutCounts,
+    Rollouts,
+    RunResult,
+    RunSpec,
+)
 from agent2rl.record.reader import RunView
 
 Rows = list[tuple[str, ...]]
@@ -24,6 +32,8 @@ def build_headline_rows(view: RunView) -> Rows:
         ("model", f"{spec.model} on {spec.engine.partition(':')[0]}"),
         ("state", view.state),
     ]
+    if spec.agent_python and view.agent_python:
+        rows.append(("python", describe_python(view.agent_python)))
     if view.state == "crashed" and not view.chain.fault:
         rows.append(("to continue", f"agent2rl resume {view.paths.run_id}"))
     if spec.protocol == "paper":
@@ -61,6 +71,12 @@ def describe_expert_help(level: ExpertHelp) -> str:
     if level == "full":
         return "plays any training game"
     return "none" if level == "none" else f"{level:,} demonstrations"
+
+
+def describe_python(python: PythonLock) -> str:
+    packages = [f"{name} {version}" for name, version in python.training_packages.items()]
+    parts = [python.version, *packages, pluralize(len(python.packages), "package")]
+    return f"{', '.join(parts)}, lock {python.sha256[:12]}"
 
 
 def _build_result_rows(result: RunResult, budget: Budget) -> Rows:

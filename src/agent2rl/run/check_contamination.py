@@ -3,6 +3,8 @@
     python check_contamination.py output code
     python check_contamination.py my_validation_set.jsonl
 
+It needs agent2rl. If your `python` does not have it, start it with `$AGENT2RL_PYTHON` instead.
+
 After your time the harness reads every file that you left in the workspace and searches for the examples that
 your model is graded on: their prompts, their answers and their other fields. It records the passages that
 match, and a match marks the run as contaminated. Nothing else does. You do not have these examples, so this

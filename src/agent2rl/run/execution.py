@@ -32,6 +32,7 @@ from agent2rl.record.recorder import Notify, Recorder
 from agent2rl.record.run_lock import RunLock
 from agent2rl.run import agent_session, driver_session, run_steps, training_services, workspace
 from agent2rl.run.agent_observer import AgentObserver, RevisionWatcher
+from agent2rl.run.agent_python import AgentPython
 from agent2rl.run.assets import Assets
 from agent2rl.run.driver_session import DriverSession
 from agent2rl.run.grading_proxy_setup import GradingProxyOptions, OpenedGradingProxy, open_grading_proxy
@@ -146,6 +147,7 @@ class _PreparedRun:
 
     sandbox: PrivateSandbox
     assets: Assets
+    python: AgentPython
     agent_package: Path | None
     brief: Brief
     grading_child: GradingChild
@@ -156,17 +158,18 @@ def _prepare_run(run: _ActiveRun, sandbox: PrivateSandbox) -> _PreparedRun:
     """Do everything that comes before the agent's time: self-test, inputs, workspace, baseline."""
     spec, task, settings, recorder = run.spec, run.task, run.settings, run.recorder
     run.outcome.isolation = run_steps.check_sandbox(sandbox, recorder)
+    python = run_steps.prepare_python(spec, sandbox, recorder)
     assets = run_steps.prepare_assets(spec, task, sandbox, settings, recorder)
     run.outcome.assets = assets.records
     sandbox = replace(sandbox, places=sandbox.places.with_assets(assets))
     agent_package = run_steps.install_agent(spec, run.agent, settings, recorder)
-    brief = run_steps.prepare_workspace(spec, task, sandbox, assets, settings, recorder)
+    brief = run_steps.prepare_workspace(spec, task, sandbox, assets, python, settings, recorder)
     child = run_steps.make_grading_child(spec, task, sandbox, assets, settings, recorder)
     child = replace(child, proxy_socket=run.proxy.socket, proxy_description=run.proxy.offer)
     baseline_cache = settings.cache / "baselines" if run.proxy.repeatable else None
     baseline_grader = BaselineGrader(child, assets.base, task.evaluator.version, baseline_cache)
     run.outcome.baseline, _ = run_steps.grade_baseline(baseline_grader, "feedback", recorder, run.stop)
-    return _PreparedRun(sandbox, assets, agent_package, brief, child, baseline_grader)
+    return _PreparedRun(sandbox, assets, python, agent_package, brief, child, baseline_grader)
 
 
 def _run_agent(run: _ActiveRun, prepared: _PreparedRun) -> GradingService:
@@ -214,7 +217,7 @@ def _run_agent_with_sockets(
     """Run the agent while its processes and its code are watched, then grade what is still queued."""
     recorder, paths, observer = run.recorder, run.recorder.paths, AgentObserver(run.recorder)
     enclosure = run_steps.make_agent_enclosure(
-        run.spec, prepared.grading_child, prepared.assets, sockets, paths
+        run.spec, prepared.grading_child, prepared.assets, prepared.python, sockets, paths
     )
     secrets = run_steps.read_agent_secrets(run.agent, recorder)
     launcher = agent_session.AgentLauncher(

@@ -14,6 +14,7 @@ from agent2rl.environments.search.backend_names import KEYS as SEARCH_KEYS
 from agent2rl.environments.search.backend_names import KNOWN, open_backend
 from agent2rl.grading.grading_child import GradingChild
 from agent2rl.run import grading_proxy_setup, machine, output_scoring
+from agent2rl.run.agent_python import find_agent_python, require_start_in_sandbox
 from agent2rl.run.assets import prepare_model_directory
 from agent2rl.run.private_places import PrivateSandbox, find_private_places
 from agent2rl.run.settings import Settings, read_secrets
@@ -49,6 +50,21 @@ def check_machine(settings: Settings, sandbox: str) -> Iterator[PreflightFinding
     yield _check_disk(settings.runs)
     yield _check_cache(settings.cache)
     yield _check_embedded_data(settings.cache)
+
+
+def check_agent_python(path: Path, settings: Settings, sandbox: str) -> PreflightFinding:
+    """Check that an agent can use a Python environment, and start it in the sandbox."""
+    private_sandbox = PrivateSandbox(registry.find_sandbox(sandbox), find_private_places(settings))
+    try:
+        python = find_agent_python(path)
+        require_start_in_sandbox(python, private_sandbox)
+    except Agent2RLError as error:
+        return PreflightFinding("agent's python", "broken", error.message, error.hint)
+    packages = [f"{name} {version}" for name, version in python.lock.training_packages.items()]
+    counted = [f"{len(python.lock.packages)} installed packages", *packages]
+    detail = f"Python {python.lock.version} in {python.prefix}: {', '.join(counted)}"
+    hint = "" if python.has_agent2rl else "Without agent2rl, eval.py and the recipes need $AGENT2RL_PYTHON."
+    return PreflightFinding("agent's python", "ok", detail, hint)
 
 
 def check_task(

@@ -42,6 +42,12 @@ from agent2rl.record.paths import RunPaths
 from agent2rl.record.recorder import Recorder
 from agent2rl.run import machine, workspace
 from agent2rl.run.agent_install import install_agent_package
+from agent2rl.run.agent_python import (
+    AgentPython,
+    find_agent_python,
+    find_own_python,
+    require_start_in_sandbox,
+)
 from agent2rl.run.assets import Assets, load_assets
 from agent2rl.run.driver_session import DriverSession
 from agent2rl.run.settings import Settings, read_secrets
@@ -162,6 +168,24 @@ def check_sandbox(sandbox: Sandbox, recorder: Recorder) -> Isolation:
     return isolation
 
 
+def prepare_python(spec: RunSpec, sandbox: Sandbox, recorder: Recorder) -> AgentPython:
+    """Return the agent's Python environment. A resumed run must have the same packages as before."""
+    if recorder.resume_state.agent_end:  # the agent is not started again
+        return find_own_python()
+    if spec.agent_python is None:
+        python = find_own_python()
+    else:
+        python = find_agent_python(Path(spec.agent_python))
+        if python.lock.sha256 != spec.agent_python_lock:
+            raise UserError(
+                f"The packages of the agent's Python {spec.agent_python} have changed.",
+                "Restore them: the ledger has the list. Or start a new run.",
+            )
+        require_start_in_sandbox(python, sandbox)
+    recorder.record_entry("python", lock=python.lock.model_dump(mode="json"))
+    return python
+
+
 def prepare_assets(
     spec: RunSpec, task: Task, sandbox: Sandbox, settings: Settings, recorder: Recorder
 ) -> Assets:
@@ -195,7 +219,13 @@ def install_agent(spec: RunSpec, agent: Agent, settings: Settings, recorder: Rec
 
 
 def prepare_workspace(
-    spec: RunSpec, task: Task, sandbox: Sandbox, assets: Assets, settings: Settings, recorder: Recorder
+    spec: RunSpec,
+    task: Task,
+    sandbox: Sandbox,
+    assets: Assets,
+    python: AgentPython,
+    settings: Settings,
+    recorder: Recorder,
 ) -> Brief:
     """Build the workspace, unless the agent has begun: then it stays as the agent left it."""
     paths = recorder.paths
@@ -206,8 +236,8 @@ def prepare_workspace(
             "Restore it from a copy, then resume again, or start a new run.",
         )
     if not recorder.resume_state.started:
-        workspace.build_workspace(paths.workspace, seen_at, spec, task, assets)
-    return workspace.make_brief(seen_at, spec, task, settings.gpus)
+        workspace.build_workspace(paths.workspace, seen_at, spec, task, assets, python)
+    return workspace.make_brief(seen_at, spec, task, settings.gpus, python)
 
 
 def make_grading_child(
@@ -283,7 +313,12 @@ def read_agent_secrets(agent: Agent, recorder: Recorder) -> dict[str, str]:
 
 
 def make_agent_enclosure(
-    spec: RunSpec, child: GradingChild, assets: Assets, sockets: tuple[ServiceSocket, ...], paths: RunPaths
+    spec: RunSpec,
+    child: GradingChild,
+    assets: Assets,
+    python: AgentPython,
+    sockets: tuple[ServiceSocket, ...],
+    paths: RunPaths,
 ) -> Enclosure:
     return Enclosure(
         role="agent",
@@ -292,17 +327,22 @@ def make_agent_enclosure(
         log=paths.agent_log,
         wall_seconds=spec.budget.wall_seconds,
         limits=child.limits,
-        mounts=workspace.list_read_only_mounts(paths.workspace, spec, assets),
-        hidden=_list_hidden_paths(spec),
+        mounts=(
+            *workspace.list_read_only_mounts(paths.workspace, spec, assets),
+            *python.list_mounts(),
+        ),
+        hidden=_list_hidden_paths(spec, python),
         sockets=sockets,
+        python=python.make_sandbox_python(),
     )
 
 
-def _list_hidden_paths(spec: RunSpec) -> tuple[Path, ...]:
-    """Return parts of this package that the agent must not read: evaluation data and a withheld expert."""
-    package = Path(agent2rl.__file__).parent
-    experts = () if spec.expert == "full" else package.glob("environments/*/expert")
-    return (package / "tasks", *experts)
+def _list_hidden_paths(spec: RunSpec, python: AgentPython) -> tuple[Path, ...]:
+    """Return what the agent must not read in this package, and in the copies of it that its Python has:
+    evaluation data and a withheld expert."""
+    packages = (Path(agent2rl.__file__).parent, *python.list_agent2rl_copies())
+    experts = [path for package in packages for path in package.glob("environments/*/expert")]
+    return (*(package / "tasks" for package in packages), *(() if spec.expert == "full" else experts))
 
 
 def scan_for_contamination(

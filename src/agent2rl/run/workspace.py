@@ -5,6 +5,7 @@
   instructions.md    the rules, the file list, the grading API with working examples, the time limit
   run_meta.json      the same facts for programs, and when it started, submitted last and ended
   scores.json        the verdicts so far, in the published form (grading/scores_file.py)
+  installed_packages.txt   the packages of the agent's Python, with their versions
   check_contamination.py   the harness's search for evaluation data, applied to training data
   eval.py            the task's evaluation, for training data
   data/              train.jsonl and other files of the task (read-only); world.json names its world
@@ -19,6 +20,8 @@ different vendors look for instructions in files with different names. Each of t
 """
 
 import json
+import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from string import Template
@@ -27,19 +30,20 @@ from agent2rl.analysis import contamination
 from agent2rl.core.agent import Brief
 from agent2rl.core.errors import MachineError, UserError
 from agent2rl.core.grading_records import EvalScore, Submission
-from agent2rl.core.records import RunSpec
+from agent2rl.core.records import TRAINING_PACKAGES, RunSpec
 from agent2rl.core.sandbox import Mount
 from agent2rl.core.task import ExportableEvaluator, Task
 from agent2rl.grading.scores_file import SCORES_FILE
 from agent2rl.record.files import remove_tree
 from agent2rl.record.untrusted_files import replace_untrusted_file
 from agent2rl.run import training_data, training_services
+from agent2rl.run.agent_python import AgentPython, find_own_python
 from agent2rl.run.assets import Assets, is_directory
 from agent2rl.training.demonstrations import DEMONSTRATIONS_FILE
 
 # Prompts: the first one is the same for all agents; the others continue or resume a run.
 
-INSTRUCTIONS_VERSION = 5
+INSTRUCTIONS_VERSION = 6
 """Version of the prompt files. Increase it when a change of rules or wording may change how agents behave.
 spec.json records the version that the run began with, and the ledger the version at each start of the agent.
 A ledger without it is from version 1. docs/run-directory.md says what changed."""
@@ -135,12 +139,14 @@ RANKING = {
 RUN_META = "run_meta.json"
 CHECK = "check_contamination.py"
 EVAL = "eval.py"
+PACKAGES = "installed_packages.txt"
 RESERVED = (
     "description.md",
     "instructions.md",
     RUN_META,
     SCORES_FILE,
     CHECK,
+    PACKAGES,
     "agent",
     SKILL,
     *POINTERS,
@@ -156,9 +162,15 @@ def get_model_path(spec: RunSpec) -> PurePosixPath:
 
 
 def build_workspace(
-    workspace: Path, seen_at: PurePosixPath, spec: RunSpec, task: Task, assets: Assets
+    workspace: Path,
+    seen_at: PurePosixPath,
+    spec: RunSpec,
+    task: Task,
+    assets: Assets,
+    python: AgentPython | None = None,
 ) -> None:
-    """Create the workspace with all files that the agent is given."""
+    """Create the workspace with all files that the agent is given. `python` defaults to the harness's own."""
+    python = python or find_own_python()
     for name in ("data", "code", "output", str(get_model_path(spec).parent)):
         (workspace / name).mkdir(parents=True)
     training_data.write_training_data(
@@ -180,14 +192,23 @@ def build_workspace(
     if isinstance(task.evaluator, ExportableEvaluator):
         (workspace / EVAL).write_text(task.evaluator.program(), encoding="utf-8")
     (workspace / "description.md").write_text(task.description, encoding="utf-8")
-    (workspace / "instructions.md").write_text(_render_instructions(seen_at, spec, task), encoding="utf-8")
+    instructions = _render_instructions(seen_at, spec, task, python)
+    (workspace / "instructions.md").write_text(instructions, encoding="utf-8")
+    (workspace / PACKAGES).write_text(python.render_package_list(), encoding="utf-8")
     write_skill_files(workspace, seen_at)
     (workspace / CHECK).write_bytes(Path(__file__).with_name(CHECK).read_bytes())
 
 
-def make_brief(seen_at: PurePosixPath, spec: RunSpec, task: Task, gpus: str | None = None) -> Brief:
+def make_brief(
+    seen_at: PurePosixPath,
+    spec: RunSpec,
+    task: Task,
+    gpus: str | None = None,
+    python: AgentPython | None = None,
+) -> Brief:
     """Return the agent's brief. `gpus` restricts the GPUs that it sees."""
-    instructions = _render_instructions(seen_at, spec, task)
+    python = python or find_own_python()
+    instructions = _render_instructions(seen_at, spec, task, python)
     environment = {
         "TASK": task.id,
         "BASE_MODEL": str(get_model_path(spec).relative_to("models")),
@@ -195,10 +216,21 @@ def make_brief(seen_at: PurePosixPath, spec: RunSpec, task: Task, gpus: str | No
         "MODEL_PATH": str(seen_at / get_model_path(spec)),
         "DATA_PATH": str(seen_at / "data"),
         "OUTPUT_DIR": str(seen_at / "output"),
+        "AGENT2RL_PYTHON": sys.executable,
     }
     environment |= {} if gpus is None else {"CUDA_VISIBLE_DEVICES": gpus}
     prompt = make_first_prompt(instructions, task.description)
-    return Brief(task.id, spec.mode, spec.budget, seen_at, instructions, environment, prompt)
+    return Brief(
+        task.id,
+        spec.mode,
+        spec.budget,
+        seen_at,
+        instructions,
+        environment,
+        prompt,
+        python=str(python.interpreter),
+        agent2rl_python="python" if python.is_own else sys.executable,
+    )
 
 
 def list_given_texts(task: Task, brief: Brief, assets: Assets) -> tuple[str, ...]:
@@ -272,7 +304,7 @@ def list_read_only_mounts(workspace: Path, spec: RunSpec, assets: Assets) -> tup
     )
 
 
-def _render_instructions(seen_at: PurePosixPath, spec: RunSpec, task: Task) -> str:
+def _render_instructions(seen_at: PurePosixPath, spec: RunSpec, task: Task, python: AgentPython) -> str:
     max_submissions = spec.budget.submissions
     return render_template(
         "instructions.md",
@@ -280,9 +312,29 @@ def _render_instructions(seen_at: PurePosixPath, spec: RunSpec, task: Task) -> s
         model=seen_at / get_model_path(spec),
         wall=f"{spec.budget.wall_seconds:g}",
         submissions="as often as you like" if max_submissions is None else f"at most {max_submissions} times",
+        python=_describe_python(python),
+        agent2rl_python="python" if python.has_agent2rl else '"$AGENT2RL_PYTHON"',
         mode=spec.mode,
         rule=MODES[spec.mode],
         ranking=RANKING[spec.protocol],
         world=training_services.render_world_instructions(task, spec)
         + training_services.render_judge_instructions(spec),
     )
+
+
+NO_AGENT2RL = (
+    "It does not have the package `agent2rl`. `$AGENT2RL_PYTHON` is another Python, which has it. Use that "
+    "one in place of `python` for programs that import `agent2rl`, such as `eval.py` and the examples on "
+    "these pages."
+)
+
+
+def _describe_python(python: AgentPython) -> str:
+    """Return which Python and which training packages the agent has."""
+    installed = python.lock.training_packages
+    missing = [name for name in TRAINING_PACKAGES if name not in installed]
+    packages = ", ".join(f"{name} {version}" for name, version in installed.items())
+    text = f"`python` is Python {python.lock.version}{' with ' if packages else ''}{packages}."
+    text += f" Not installed: {', '.join(missing)}." if missing else ""
+    text += "" if python.has_agent2rl else f" {NO_AGENT2RL}"
+    return textwrap.fill(text, 100, break_long_words=False, break_on_hyphens=False)

@@ -80,7 +80,7 @@ class BubblewrapSandbox:
                     *make_inside_command(enclosure.role),
                 ),
                 plan={
-                    **make_inside_plan(command, str(view.HOME), str(view.TEMPORARY)),
+                    **make_inside_plan(command, str(view.HOME), str(view.TEMPORARY), enclosure.python),
                     "sockets": sockets,
                     "limits": _make_rlimits(enclosure.limits.processes),
                 },

@@ -50,7 +50,7 @@ class LocalSandbox:
         start = SandboxStart(
             argv=make_inside_command(enclosure.role),
             plan={
-                **make_inside_plan(marked, str(home), str(temporary)),
+                **make_inside_plan(marked, str(home), str(temporary), enclosure.python),
                 "sockets": {each.variable: str(each.socket.resolve()) for each in enclosure.sockets},
                 "limits": {"RLIMIT_CORE": 0},  # other limits would count this user's other processes too
             },

@@ -27,7 +27,16 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Literal
 
 from agent2rl.core.errors import MachineError, UserError
-from agent2rl.core.sandbox import BARE_PYTHON, Command, Enclosure, Exit, Mount, Process, Role
+from agent2rl.core.sandbox import (
+    BARE_PYTHON,
+    Command,
+    Enclosure,
+    Exit,
+    Mount,
+    Process,
+    Role,
+    SandboxPython,
+)
 from agent2rl.sandboxes.resource_limits import LimitGuard
 
 logger = logging.getLogger(__name__)
@@ -137,30 +146,35 @@ def make_inside_command(role: Role) -> tuple[str, ...]:
     return (BARE_PYTHON if role == "program" else sys.executable, "-I", "-S", str(INSIDE))
 
 
-def make_inside_plan(command: Command, home: str, temporary: str) -> dict[str, object]:
+def make_inside_plan(
+    command: Command, home: str, temporary: str, python: SandboxPython | None
+) -> dict[str, object]:
     """Return the part of the plan for `inside.py` that describes a command."""
     return {
         "argv": command.argv,
-        "environment": _make_environment(command, home, temporary),
+        "environment": _make_environment(command, home, temporary, python or _find_own_python()),
         "files": {str(Path(home, path)): text for path, text in command.files.items()},
         "input": command.input,
         "interrupt": command.interrupt,
     }
 
 
-def _make_environment(command: Command, home: str, temporary: str) -> dict[str, str]:
+def _find_own_python() -> SandboxPython:
+    variables = {"VIRTUAL_ENV": sys.prefix} if sys.prefix != sys.base_prefix else {}
+    return SandboxPython(Path(sys.executable).parent, variables)
+
+
+def _make_environment(command: Command, home: str, temporary: str, python: SandboxPython) -> dict[str, str]:
     """Return the command's full environment without the service sockets; nothing is inherited."""
     base = {
-        "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin",
+        "PATH": f"{python.bin}:/usr/local/bin:/usr/bin:/bin",
         "HOME": home,
         "USER": "agent",
         "LANG": "C.UTF-8",
         "TMPDIR": temporary,
         "GOMP_SPINCOUNT": SPIN,
     }
-    if sys.prefix != sys.base_prefix:
-        base["VIRTUAL_ENV"] = sys.prefix
-    return base | dict(command.environment)
+    return base | dict(python.variables) | dict(command.environment)
 
 
 def supervise_sandbox(start: SandboxStart, enclosure: Enclosure, stop: threading.Event) -> Exit:

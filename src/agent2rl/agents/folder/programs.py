@@ -8,7 +8,6 @@ the programs are those that agent2rl installs for its own agents.
 import json
 import re
 import shlex
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -112,8 +111,8 @@ def _set_up_opencode(brief: Brief, own: Command) -> ProgramSetup:
             "OPENCODE_MODEL": brief.driver.model,
             "CHAT_MODEL": brief.driver.model,
             "OPENCODE_CONFIG_CONTENT": json.dumps(config),
-            "OPENCODE_PYTHON": sys.executable,
-            "TRAINING_PYTHON": sys.executable,
+            "OPENCODE_PYTHON": brief.python,
+            "TRAINING_PYTHON": brief.python,
         }
     )
 
@@ -136,7 +135,7 @@ def _set_up_openhands(brief: Brief, own: Command) -> ProgramSetup:
             **own.environment,
             **_make_openai_variables(brief),
             "OPENHANDS_PYTHON": brief.program_path("agent"),
-            "TRAINING_PYTHON": sys.executable,
+            "TRAINING_PYTHON": brief.python,
             "ALLOW_SHORT_CONTEXT_WINDOWS": "true",  # the published pipeline declares every model a gpt-4
         }
     )
@@ -157,7 +156,7 @@ def _set_up_rdagent(brief: Brief, own: Command) -> ProgramSetup:
     wrapper = PYTHON_WRAPPER.format(
         own=shlex.quote(brief.program_path("agent")),
         launcher=rdagent.LAUNCHER,
-        python=shlex.quote(sys.executable),
+        python=shlex.quote(brief.python),
     )
     return ProgramSetup(own.environment, own.files, {"python": wrapper})
 

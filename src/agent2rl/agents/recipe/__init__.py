@@ -21,13 +21,14 @@ class Recipe:
     secrets: tuple[str, ...] = ()
 
     def command(self, brief: Brief) -> Command:
-        """Run the training program, which is part of the package in every agent's Python."""
+        """Run the training program with a Python that has this package."""
         stages = [stage for stage in self.stages if stage in ALLOWED.get(brief.mode, STAGES)]
         if not stages or (brief.mode == "rl-oriented" and stages[-1] != "grpo"):
             raise UserError(
                 f"The mode {brief.mode!r} does not allow recipe:{self.stages[0]}.", "Choose another mode."
             )
-        return Command(("python", "-m", "agent2rl.agents.recipe.train", *stages), brief.environment)
+        program = (brief.agent2rl_python, "-m", "agent2rl.agents.recipe.train", *stages)
+        return Command(program, brief.environment)
 
 
 def parse(argument: str) -> Recipe:

@@ -14,12 +14,16 @@ INTERPRETERS = {".py": ("python",), ".sh": ("bash",)}
 class ScriptAgent:
     path: Path
     secrets: tuple[str, ...] = ()
+    uses_agent2rl: bool = False
+    """Whether the script needs a Python that has this package."""
 
     def command(self, brief: Brief) -> Command:
         """Mount the script read-only in `agent/` of the workspace, and run it."""
         target = f"agent/{self.path.name}"
-        argv = (*INTERPRETERS.get(self.path.suffix, ()), str(brief.workspace / target))
-        return Command(argv, brief.environment, (Mount(self.path, target),))
+        program = (brief.agent2rl_python,) if self.uses_agent2rl else INTERPRETERS.get(self.path.suffix, ())
+        return Command(
+            (*program, str(brief.workspace / target)), brief.environment, (Mount(self.path, target),)
+        )
 
 
 def parse(argument: str) -> ScriptAgent:
@@ -33,4 +37,4 @@ def parse(argument: str) -> ScriptAgent:
     return ScriptAgent(path)
 
 
-AGENT: Agent = ScriptAgent(Path(__file__).with_name("train.py"))
+AGENT: Agent = ScriptAgent(Path(__file__).with_name("train.py"), uses_agent2rl=True)
