@@ -113,9 +113,10 @@ def test_matrices_that_are_stored_transposed_are_merged_with_trained_biases(
     """As in GPT-2, whose square matrices do not tell which side is which."""
     tokenizer = make_tiny_tokenizer()
     config = GPT2Config(vocab_size=len(tokenizer), n_embd=32, n_layer=2, n_head=2, n_positions=64)
-    GPT2LMHeadModel(config).save_pretrained(tmp_path / "model")
+    network = GPT2LMHeadModel(config)  # type: ignore[no-untyped-call]
+    network.save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
-    settings = {"fan_in_fan_out": True, "bias": "lora_only", "use_dora": dora}
+    settings: dict[str, Any] = {"fan_in_fan_out": True, "bias": "lora_only", "use_dora": dora}
     adapter = train_adapter(tmp_path / "model", tmp_path / "adapter", target_modules=["c_proj"], **settings)
     theirs = merge_with_peft(tmp_path / "model", adapter, tmp_path / "theirs")
     require_same(merge_here(tmp_path / "model", adapter, tmp_path / "mine"), theirs, tmp_path / "model")

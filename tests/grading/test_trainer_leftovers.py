@@ -70,7 +70,7 @@ def test_an_adapter_that_trl_trained_is_taken_with_its_tokenizer_alone(tmp_path:
     peft = pytest.importorskip("peft")
     from datasets import Dataset
     from transformers import AutoTokenizer
-    from trl import SFTConfig, SFTTrainer
+    from trl import SFTConfig, SFTTrainer  # type: ignore[attr-defined]
 
     workspace = tmp_path / "workspace"
     trainer = SFTTrainer(

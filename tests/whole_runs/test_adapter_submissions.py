@@ -54,9 +54,6 @@ def test_an_adapter_scores_what_the_merged_model_scores(launcher: RunLauncher) -
     assert first.results_file("feedback").read_bytes() == third.results_file("feedback").read_bytes()
     kept = {path.name for path in first.model.iterdir()}
     assert kept == {"adapter_config.json", "adapter_model.safetensors"}
-        "adapter_config.json",
-        "adapter_model.safetensors",
-    }
     assert run.result.best is not None
     assert run.result.best.id == 1
     assert run.result.heldout is not None
