@@ -289,3 +289,13 @@ def test_other_files_beside_an_adapter_are_checked_as_beside_a_model(tmp_path: P
 def test_the_base_model_that_an_adapter_names_is_never_opened(tmp_path: Path, base: BaseModel) -> None:
     os.mkfifo(tmp_path / "trap")  # whoever opens it waits forever
     assert merge(write_adapter(tmp_path / "adapter", base_model_name_or_path=str(tmp_path / "trap")), base)
+
+
+def test_hostile_numbers_of_names_cost_no_time(tmp_path: Path, base: BaseModel) -> None:
+    names = [f"m{number}" for number in range(60_000)]
+    dots = {f"{'a.' * 500_000}{number}.lora_A.weight": np.ones(1, np.float32) for number in range(4)}
+    adapter = write_adapter(tmp_path / "adapter", {**USUAL, **dots}, target_modules=names)
+    assert "not of the base model" in refusal(adapter, base)
+    assert "not of a module in target_modules" in refusal(
+        write_adapter(tmp_path / "adapter", target_modules=names), base
+    )

@@ -14,7 +14,7 @@ regular expressions. The merged tensors are then checked and graded like those o
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -86,22 +86,34 @@ class AdapterSettings:
     """Whether it is a DoRA."""
     transposed: bool
     """Whether the base model stores its matrices as inputs times outputs."""
-    ranks: Mapping[str, int]
-    alphas: Mapping[str, float]
-    """Of modules with another rank or alpha, by name or end of name."""
-    targets: tuple[str, ...] | None
-    """The modules, by name or end of name; None if the file has a pattern, which is not run."""
+    ranks: "ModuleValues"
+    alphas: "ModuleValues"
+    """Of modules with another rank or alpha."""
+    targets: "ModuleValues | None"
+    """The modules; None if the file has a pattern, which is not run."""
 
     def rank_of(self, module: str) -> int:
-        return next((rank for name, rank in self.ranks.items() if _is_named(module, name)), self.rank)
+        return int(self.ranks.find(module) or self.rank)
 
     def scaling_of(self, module: str) -> float:
-        alpha = next((alpha for name, alpha in self.alphas.items() if _is_named(module, name)), self.alpha)
         rank = self.rank_of(module)
-        return alpha / (sqrt(rank) if self.rank_stabilized else rank)
+        return (self.alphas.find(module) or self.alpha) / (sqrt(rank) if self.rank_stabilized else rank)
 
     def has_target(self, module: str) -> bool:
-        return self.targets is None or any(_is_named(module, name) for name in self.targets)
+        return self.targets is None or self.targets.find(module) is not None
+
+
+class ModuleValues:
+    """Values of modules, by their names or the ends of their names. The first that fits a module counts."""
+
+    def __init__(self, values: Mapping[str, float]) -> None:
+        self._values = {name: (place, value) for place, (name, value) in enumerate(values.items())}
+
+    def find(self, module: str) -> float | None:
+        """Look up each end of a name, because an agent decides how many values there are."""
+        parts = module.split(".")
+        ends = (".".join(parts[first:]) for first in range(len(parts)))
+        return min((self._values[end] for end in ends if end in self._values), default=(0, None))[1]
 
 
 def read_adapter_settings(config: Mapping[str, Any]) -> AdapterSettings:
@@ -116,14 +128,9 @@ def read_adapter_settings(config: Mapping[str, Any]) -> AdapterSettings:
         rank_stabilized=_read_flag(config, "use_rslora"),
         decomposed=_read_flag(config, "use_dora"),
         transposed=_read_flag(config, "fan_in_fan_out"),
-        ranks={
-            name: _read_rank("rank_pattern", value) for name, value in _read_pattern(config, "rank_pattern")
-        },
-        alphas={
-            name: _read_alpha("alpha_pattern", value)
-            for name, value in _read_pattern(config, "alpha_pattern")
-        },
-        targets=tuple(targets) if isinstance(targets, list) else None,
+        ranks=_read_pattern(config, "rank_pattern", _read_rank),
+        alphas=_read_pattern(config, "alpha_pattern", _read_alpha),
+        targets=ModuleValues(dict.fromkeys(targets, 1)) if isinstance(targets, list) else None,
     )
 
 
@@ -173,19 +180,15 @@ def _read_flag(config: Mapping[str, Any], key: str) -> bool:
     return bool(value)
 
 
-def _read_pattern(config: Mapping[str, Any], key: str) -> list[tuple[str, object]]:
+def _read_pattern(config: Mapping[str, Any], key: str, read: Callable[[str, object], float]) -> ModuleValues:
     pattern = config.get(key) or {}
     if not isinstance(pattern, dict) or not all(MODULE_NAME.fullmatch(name) for name in pattern):
         raise _setting_refusal(key, pattern, "a mapping of module names; regular expressions are not run")
-    return list(pattern.items())
+    return ModuleValues({name: read(key, value) for name, value in pattern.items()})
 
 
 def _is_text_list(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(item, str) for item in value)
-
-
-def _is_named(module: str, name: str) -> bool:
-    return module == name or module.endswith(f".{name}")
 
 
 def _setting_refusal(key: str, value: object, expected: str) -> Refusal:
@@ -200,7 +203,7 @@ EMBEDDING_DOWN, EMBEDDING_UP = ".lora_embedding_A", ".lora_embedding_B"
 MAGNITUDE = ".lora_magnitude_vector"
 PARTS = (DOWN, UP, EMBEDDING_DOWN, EMBEDDING_UP, MAGNITUDE)
 FLOATS = {*NUMPY, "BF16"}
-CHUNK_VALUES = 1 << 22
+CHUNK_VALUES = 1 << 19
 """Values of a matrix that one thread has in memory at a time."""
 
 
@@ -283,24 +286,23 @@ def read_adapter(submission: Path, base: BaseModel) -> LoraAdapter:
             modules.setdefault(module, {})[part] = tensor
         else:
             replaced[module] = tensor
+    # The rest looks at modules of the base model alone, whose names and number are not the agent's.
+    changed = {*replaced, *(f"{module}.weight" for module in modules)}
+    _refuse_faults({"not of the base model": changed - base.tensors.keys()})
     whole = {**base.tensors, **replaced}
-    matrices = {module: whole.get(f"{module}.weight") for module in modules}
     updates = {
-        module: _read_update(module, parts, matrix, settings)
+        module: _read_update(module, parts, whole[f"{module}.weight"], settings)
         for module, parts in modules.items()
-        if (matrix := matrices[module]) is not None
     }
     parts_by_name = {f"{module}{part}": each for module in modules for part, each in modules[module].items()}
     _refuse_faults(
         {
-            "not of the base model": {*replaced, *(f"{module}.weight" for module in modules)}
-            - base.tensors.keys(),
             "not of a module in target_modules": {name for name in modules if not settings.has_target(name)},
             "not floating-point numbers": {
                 name for name, each in (replaced | parts_by_name).items() if each.dtype not in FLOATS
             },
             "incomplete or of a wrong shape": {
-                _describe_parts(module, modules[module], matrices[module])
+                _describe_parts(module, modules[module], whole[f"{module}.weight"])
                 for module, update in updates.items()
                 if update is None
             },
@@ -366,9 +368,9 @@ def _read_update(
     return LowRankUpdate(down, up, settings.scaling_of(module), transposed, magnitude)
 
 
-def _describe_parts(module: str, parts: Mapping[str, Tensor], matrix: Tensor | None) -> str:
+def _describe_parts(module: str, parts: Mapping[str, Tensor], matrix: Tensor) -> str:
     shapes = ", ".join(f"{part[1:]} {list(tensor.shape)}" for part, tensor in sorted(parts.items()))
-    return f"{module} {list(matrix.shape) if matrix else ''}: {shapes}"
+    return f"{module} {list(matrix.shape)}: {shapes}"
 
 
 def _refuse_faults(faults: Mapping[str, Set[str]]) -> None:
