@@ -122,7 +122,7 @@ def test_matrices_that_are_stored_transposed_are_merged_with_trained_biases(
     require_same(merge_here(tmp_path / "model", adapter, tmp_path / "mine"), theirs, tmp_path / "model")
 
 
-def test_a_start_that_changes_the_base_is_refused_unless_it_was_converted(tmp_path: Path) -> None:
+def test_a_start_that_changes_the_base_is_refused_with_the_way_to_convert_it(tmp_path: Path) -> None:
     model = write_tiny_llama(tmp_path / "model")
     adapter = train_adapter(model, tmp_path / "adapter", target_modules=LINEAR, init_lora_weights="pissa")
     with pytest.raises(Refusal, match="path_initial_model_for_weight_conversion"):
