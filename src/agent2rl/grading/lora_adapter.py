@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from threadpoolctl import threadpool_limits
 
 from agent2rl.core.errors import Refusal
 from agent2rl.grading.base_model import BaseModel
@@ -333,7 +334,8 @@ def merge_adapter(adapter: LoraAdapter, directory: Path) -> dict[str, Tensor]:
             target.seek(merged[name].offsets[0])
             target.writelines(adapter.merge_tensor(name))
 
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+    # With threads of its own for each product, BLAS takes four times the CPU time.
+    with threadpool_limits(1, "blas"), ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         list(pool.map(write_tensor, merged))
     return merged
 

@@ -95,15 +95,20 @@ def write_header(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]
 
 def decode_values(raw: bytes, dtype: str) -> npt.NDArray[np.float32]:
     if dtype == "BF16":
-        return (np.frombuffer(raw, "<u2").astype(np.uint32) << 16).view(np.float32)
+        halves = np.zeros(len(raw), "<u2")  # much faster than a shift, with the same result
+        halves[1::2] = np.frombuffer(raw, "<u2")
+        return halves.view(np.float32)
     return np.frombuffer(raw, NUMPY[dtype]).astype(np.float32)
 
 
 def encode_values(values: npt.NDArray[np.float32], dtype: str) -> bytes:
     if dtype == "BF16":
         bits = values.view(np.uint32)
-        rounded = bits + 0x7FFF + ((bits >> 16) & 1)  # round to nearest, ties to even
-        return (rounded >> 16).astype("<u2").tobytes()
+        rounded = bits >> np.uint32(16)  # round to nearest, ties to even
+        rounded &= np.uint32(1)
+        rounded += np.uint32(0x7FFF)
+        rounded += bits
+        return rounded.view("<u2")[..., 1::2].tobytes()
     return values.astype(NUMPY[dtype]).tobytes()
 
 
