@@ -190,6 +190,22 @@ roles = {name: role(name) for name in ("system", "user", "assistant")}
 chat_format = {**roles, "generation_prompt": "<|im_start|>assistant "}
 (where / "chat_format.json").write_text(json.dumps(chat_format))
 say(tokens_and_format=submit(where))
+
+model, tokenizer = load()
+(OUTPUT / "adapter").mkdir()
+config = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["q_proj"]}
+(OUTPUT / "adapter/adapter_config.json").write_text(json.dumps(config))
+layers = {}
+for name, module in model.named_modules():
+    if name.endswith("q_proj"):
+        down, up = 0.05 * torch.randn(4, module.in_features), 0.05 * torch.randn(module.out_features, 4)
+        layers[f"base_model.model.{name}.lora_A.weight"] = down
+        layers[f"base_model.model.{name}.lora_B.weight"] = up
+        module.weight.data += 2 * up @ down
+save_file(layers, OUTPUT / "adapter/adapter_model.safetensors")
+tokenizer.save_pretrained(OUTPUT / "adapter")
+model.save_pretrained(OUTPUT / "merged")
+say(adapter=submit(OUTPUT / "adapter"), merged=submit(OUTPUT / "merged"))
 """
 TRAINER = """
 from datasets import Dataset
@@ -223,10 +239,15 @@ def honest(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> FinishedRun
     return run_agent(tmp_path_factory.mktemp("honest"), cache, HONEST + TRAINER)
 
 
-@pytest.mark.parametrize("name", ["whole", "half_in_shards", "weights_alone", "tokens_and_format"])
+@pytest.mark.parametrize("name", ["whole", "half_in_shards", "weights_alone", "tokens_and_format", "adapter"])
 def test_what_honest_training_saves_is_scored(honest: FinishedRun, name: str) -> None:
     answer = honest.said[name]
     assert (answer["verdict"], answer["lineage"]) == ("scored", "derived"), answer
+
+
+def test_an_adapter_scores_what_the_merged_model_scores(honest: FinishedRun) -> None:
+    assert honest.said["adapter"]["score"] == honest.said["merged"]["score"]
+    assert honest.said["merged"]["lineage"] == "derived"
 
 
 def test_what_trl_leaves_beside_the_model_is_left_out_and_named(honest: FinishedRun) -> None:

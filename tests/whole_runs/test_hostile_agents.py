@@ -258,9 +258,9 @@ c["auto_map"] = {"AutoModel": "m.M"}
 (m / "config.json").write_text(json.dumps(c))""",
         "auto_map",
     ),
-    "an adapter": (
+    "half an adapter": (
         '(m / "model.safetensors").rename(m / "adapter_model.safetensors")',
-        "merge_and_unload",
+        "there is no adapter_config.json",
     ),
 }
 

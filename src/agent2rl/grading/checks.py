@@ -2,8 +2,9 @@
 
 All other files must be the base model's, either unchanged or as the library saves them (a child process finds
 that out once per run), or have only allowed changes: added special tokens, their rows, tokens that end a
-reply, a declared chat format. Tensors are compared by name, shape and dtype from the safetensors headers. One
-refusal lists all problems, so that each problem does not cost a submission.
+reply, a declared chat format. Tensors are compared by name, shape and dtype from the safetensors headers;
+those of an adapter are compared as they are after merging. One refusal lists all problems, so that each
+problem does not cost a submission.
 """
 
 import os
@@ -40,6 +41,7 @@ from agent2rl.grading.config_and_tokenizer import (
 )
 from agent2rl.grading.freeze import CONFIG, TOKENIZER, VOCABULARY_FILES
 from agent2rl.grading.grading_child import GradingChild, model_mounts, require_normal_exit
+from agent2rl.grading.lora_adapter import is_adapter, read_adapter
 from agent2rl.grading.model_builder import ModelParts, base_files
 from agent2rl.grading.untrusted_model_files import (
     MIB,
@@ -233,7 +235,8 @@ def _noting(problems: list[Refusal]) -> Iterator[None]:
     try:
         yield
     except Refusal as refusal:
-        problems.append(refusal)
+        if str(refusal) not in map(str, problems):
+            problems.append(refusal)
 
 
 def _check_config(submission: Path, base: BaseModel, resave: Resave) -> ConfigChanges:
@@ -260,7 +263,7 @@ def _grown_vocabulary(submission: Path, base: BaseModel) -> int | None:
     rows = config_value(base.config, VOCABULARY)
     sizes = {
         tensor.shape[0]
-        for name, tensor in read_tensors(submission).items()
+        for name, tensor in _read_weights(submission, base).items()
         if name in base.tensors and base.tensors[name].shape[:1] == (rows,) and tensor.shape
     }
     grown = sizes - {rows}
@@ -270,6 +273,15 @@ def _grown_vocabulary(submission: Path, base: BaseModel) -> int | None:
 
 
 def _check_weights(submission: Path, base: BaseModel, config: ConfigChanges) -> dict[str, Tensor]:
+    tensors = _read_weights(submission, base)
+    check_tensors(tensors, base.tensors, config.apply(base.config), base.config)
+    return tensors
+
+
+def _read_weights(submission: Path, base: BaseModel) -> dict[str, Tensor]:
+    """Read the tensors of a model, or those that the base model has after merging an adapter."""
+    if is_adapter(submission):
+        return read_adapter(submission, base).outline
     tensors = read_tensors(submission)
     used = {tensor.file.name for tensor in tensors.values()}
     if stray := sorted(file.name for file in submission.glob("*.safetensors") if file.name not in used):
@@ -277,7 +289,6 @@ def _check_weights(submission: Path, base: BaseModel, config: ConfigChanges) -> 
             f"These weight files are not part of the model: {', '.join(stray)}.",
             f"rm -- {' '.join(map(shlex.quote, stray))}",
         )
-    check_tensors(tensors, base.tensors, config.apply(base.config), base.config)
     return tensors
 
 

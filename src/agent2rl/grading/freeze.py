@@ -1,7 +1,8 @@
 """Select a submission's files by name, and copy and hash them out of the agent's reach.
 
     taken      weights, their index, and the small files that describe the model
-    refused    an adapter or a pickled model, because there is nothing to grade
+               (of a LoRA adapter: its own weights and settings)
+    refused    a pickled model, and a directory without weights
     left out   other files that a trainer writes next to a model; named in the reply and never opened
 
 The agent is hostile and still running, and the harness may be root. So files are opened relative to
@@ -51,16 +52,12 @@ TAKEN = (
 )
 UNUSED = ("generation_config.json", "special_tokens_map.json", "added_tokens.json")
 """Files that save_pretrained writes and that have no effect here, so the reply does not name them."""
-ADAPTERS = ("adapter_config.json", "adapter_model.*")
+ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+ADAPTERS = (ADAPTER_CONFIG, "adapter_model.*")
 PICKLED_MODELS = (
     *("pytorch_model*", "consolidated*.pth", "*.ckpt"),
     *(f"model*.{ending}" for ending in ("bin", "pt", "pth", "pkl", "pickle")),
 )
-
-MERGE = """Merge it into the base model and submit the result:
-    model = AutoModelForCausalLM.from_pretrained(os.environ["MODEL_PATH"], dtype="auto")
-    model = PeftModel.from_pretrained(model, ADAPTER_DIRECTORY).merge_and_unload()
-    model.save_pretrained(MERGED_DIRECTORY, safe_serialization=True)"""
 
 
 @dataclass(frozen=True)
@@ -83,7 +80,7 @@ def select_files(names: Collection[str]) -> SelectedFiles:
         )
     adapters = _matching(names, ADAPTERS)
     if adapters and not (INDEX in taken or SINGLE in taken):
-        raise Refusal(f"This is a LoRA adapter ({', '.join(adapters)}), not a complete model.", MERGE)
+        return _select_adapter(names)
     if not has_weights:
         content = f" It contains: {', '.join(sorted(names)[:10])}." if names else " It is empty."
         raise Refusal(
@@ -92,6 +89,17 @@ def select_files(names: Collection[str]) -> SelectedFiles:
         )
     taken = tuple(sorted(set(taken) - set(adapters)))
     return SelectedFiles(taken, tuple(sorted({*rest, *adapters})))
+
+
+def _select_adapter(names: Collection[str]) -> SelectedFiles:
+    if missing := sorted({ADAPTER_CONFIG, ADAPTER_WEIGHTS} - set(names)):
+        raise Refusal(
+            f"This looks like a LoRA adapter, but there is no {missing[0]}.",
+            "Save it with peft's model.save_pretrained(path). A pickled one can run code: it is not opened.",
+        )
+    beside = set(_matching(names, TAKEN)) - set(_matching(names, (WEIGHTS, INDEX)))
+    taken = {ADAPTER_CONFIG, ADAPTER_WEIGHTS, *beside}
+    return SelectedFiles(tuple(sorted(taken)), tuple(sorted(set(names) - {*taken, *UNUSED})))
 
 
 def matches_name(name: str, patterns: tuple[str, ...]) -> bool:

@@ -355,6 +355,8 @@ class GradingService:
         except Exception as error:
             self.record_fault("grading")
             verdict = SubmissionVerdict("failed", FAULT.format(type(error).__name__))
+        finally:
+            self.grader.discard_merged(self._recorder.paths.submission_paths(number))
         seconds = time.monotonic() - begin
         logger.debug("submission %d: %s after %.1f s", number, verdict.verdict, seconds)
         graded = verdict.settle(submission, queue_seconds, seconds)
@@ -418,10 +420,10 @@ class GradingService:
         if submission.id in self._recorder.resume_state.submissions:
             require_intact_copy(paths, self._recorder.resume_state.manifests[submission.id])
         parts = self.grader.check(paths)
-        digest = weights_sha256(paths.model)
+        digest = weights_sha256(parts.directory)
         if digest == graded.base.weights_sha256:
             return score_as_baseline(graded.baseline, digest)
-        origin = trace_lineage(paths.model, graded.base)
+        origin = trace_lineage(parts.directory, graded.base)
         self._recorder.record_lineage(paths, origin)
         if origin.verdict == "copied":
             return score_as_baseline(graded.baseline, digest)

@@ -5,25 +5,30 @@ Grading is the same for every split, so the held-out score belongs to the same m
 
 import logging
 import re
+import shutil
 import tempfile
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from agent2rl.analysis import statistics
-from agent2rl.core.errors import Agent2RLError
+from agent2rl.core.errors import Agent2RLError, GradingError
 from agent2rl.core.grading_records import EvalResult, EvalScore, Lineage, Split, Submission, Verdict
 from agent2rl.grading.base_model import BaseModel
 from agent2rl.grading.checks import ResavedBase, check_submission, resave_base
 from agent2rl.grading.grading_child import GradingChild
 from agent2rl.grading.lineage import LineageReport
+from agent2rl.grading.lora_adapter import is_adapter, merge_adapter, read_adapter
 from agent2rl.grading.model_builder import BuiltFiles, ModelParts, ablate_training, build_model
 from agent2rl.record.files import remove_tree
 from agent2rl.record.paths import SubmissionPaths
 from agent2rl.record.recorder import Recorder
 
 logger = logging.getLogger(__name__)
+
+FREE_BYTES = 256 << 20
+"""Kept free on the disk when an adapter is merged."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +52,32 @@ class SubmissionGrader:
         self._ablations: dict[tuple[str, Split], EvalResult] = {}
 
     def check(self, where: SubmissionPaths) -> ModelParts:
-        """Return the parts of a frozen submission that take effect, or refuse it."""
-        return check_submission(where.model, self.base, self._resave)
+        """Return the parts of a frozen submission that take effect, or refuse it.
+
+        An adapter is merged, so that its parts are those of a complete model until `discard_merged`.
+        """
+        parts = check_submission(where.model, self.base, self._resave)
+        return self._merge(parts, where) if is_adapter(where.model) else parts
+
+    def discard_merged(self, where: SubmissionPaths) -> None:
+        """Delete the merged weights of an adapter, if there are any."""
+        shutil.rmtree(self._merged_directory(where), ignore_errors=True)
+
+    def _merge(self, parts: ModelParts, where: SubmissionPaths) -> ModelParts:
+        directory = self._merged_directory(where)
+        self.discard_merged(where)  # left by a crash
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        needed, free = self.base.bytes + FREE_BYTES, shutil.disk_usage(directory.parent).free
+        if free < needed:
+            raise GradingError(
+                f"Merging the adapter takes {needed:,} bytes on the disk; {free:,} are free.",
+                "Delete checkpoints that you do not need, then submit again.",
+            )
+        adapter = read_adapter(where.model, self.base)
+        return replace(parts, tensors=merge_adapter(adapter, directory))
+
+    def _merged_directory(self, where: SubmissionPaths) -> Path:
+        return self._recorder.paths.scratch / f"merged-{where.root.name}"
 
     def grade(
         self, parts: ModelParts, where: SubmissionPaths, split: Split, child: GradingChild | None = None

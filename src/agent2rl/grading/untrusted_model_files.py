@@ -177,7 +177,7 @@ def read_tensors(directory: Path) -> dict[str, Tensor]:
     if single.is_file() and index.is_file():
         raise Refusal(f"There are both {SINGLE} and {INDEX}.", f"Remove the outdated one. {SAVE_HINT}")
     if single.is_file():
-        return _read_file(single)
+        return read_tensor_file(single)
     if index.is_file():
         return _read_shards(directory, index)
     raise Refusal(f"There is neither {SINGLE} nor {INDEX}.", SAVE_HINT)
@@ -231,14 +231,14 @@ def _read_shards(directory: Path, index: Path) -> dict[str, Tensor]:
         raise Refusal(f"{INDEX} names missing files: {format_values(missing)}.", SAVE_HINT)
     tensors: dict[str, Tensor] = {}
     for file in sorted(names):
-        shard = _read_file(directory / file)
+        shard = read_tensor_file(directory / file)
         if different := shard.keys() ^ names[file]:
             raise Refusal(f"{INDEX} and {file} disagree about {format_values(sorted(different))}.", SAVE_HINT)
         tensors |= shard
     return tensors
 
 
-def _read_file(path: Path) -> dict[str, Tensor]:
+def read_tensor_file(path: Path) -> dict[str, Tensor]:
     """Read every tensor of one file. Each byte must belong to exactly one tensor."""
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size

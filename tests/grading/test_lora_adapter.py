@@ -1,0 +1,301 @@
+"""A LoRA adapter of the base model is merged as peft merges it; what cannot be merged is refused with the
+reason."""
+
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from agent2rl.core.errors import Refusal
+from agent2rl.grading.base_model import BaseModel, read_base_model
+from agent2rl.grading.checks import ResavedBase, check_submission
+from agent2rl.grading.lineage import trace_lineage
+from agent2rl.grading.lora_adapter import is_adapter, merge_adapter, read_adapter
+from agent2rl.grading.untrusted_model_files import read_tensors
+
+Layers = dict[str, npt.NDArray[Any]]
+PREFIX = "base_model.model."
+QUERY, OUTPUT, EMBEDDINGS = "model.layers.0.q_proj", "model.layers.0.o_proj", "model.embed_tokens"
+ROWS, WIDTH, RANK, ALPHA = 48, 32, 4, 16
+SETTINGS = {
+    "alpha_pattern": {},
+    "base_model_name_or_path": "/etc/passwd",
+    "bias": "none",
+    "fan_in_fan_out": False,
+    "inference_mode": True,
+    "init_lora_weights": True,
+    "lora_alpha": ALPHA,
+    "lora_bias": False,
+    "lora_dropout": 0.05,
+    "megatron_core": "megatron.core",
+    "modules_to_save": None,
+    "peft_type": "LORA",
+    "r": RANK,
+    "rank_pattern": {},
+    "target_modules": ["q_proj", "o_proj"],
+    "task_type": "CAUSAL_LM",
+    "use_dora": False,
+    "use_rslora": False,
+}
+
+
+def draw(*shape: int, seed: int = 0) -> npt.NDArray[np.float32]:
+    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32)
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> BaseModel:
+    directory = tmp_path / "base"
+    directory.mkdir()
+    config = {"model_type": "llama", "vocab_size": ROWS, "hidden_size": WIDTH, "tie_word_embeddings": True}
+    (directory / "config.json").write_text(json.dumps(config))
+    layers: Layers = {
+        f"{EMBEDDINGS}.weight": draw(ROWS, WIDTH),
+        f"{QUERY}.weight": draw(WIDTH, WIDTH),
+        f"{QUERY}.bias": draw(WIDTH),
+        f"{OUTPUT}.weight": draw(WIDTH, 2 * WIDTH),
+        "model.norm.weight": draw(WIDTH),
+    }
+    save_file(layers, directory / "model.safetensors")
+    return read_base_model(directory)
+
+
+def lora(module: str, outputs: int, inputs: int, rank: int = RANK) -> Layers:
+    return {
+        f"{PREFIX}{module}.lora_A.weight": draw(rank, inputs, seed=1),
+        f"{PREFIX}{module}.lora_B.weight": draw(outputs, rank, seed=2),
+    }
+
+
+USUAL = {**lora(QUERY, WIDTH, WIDTH), **lora(OUTPUT, WIDTH, 2 * WIDTH)}
+
+
+def write_adapter(directory: Path, layers: Layers = USUAL, **settings: object) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "adapter_config.json").write_text(json.dumps({**SETTINGS, **settings}))
+    save_file(layers, directory / "adapter_model.safetensors")
+    return directory
+
+
+def merge(adapter: Path, base: BaseModel) -> Layers:
+    """The merged tensors, from the file that a grading opens."""
+    assert is_adapter(adapter)
+    check_submission(adapter, base, ResavedBase)
+    target = adapter.parent / "merged"
+    shutil.rmtree(target, ignore_errors=True)
+    merged = merge_adapter(read_adapter(adapter, base), target)
+    assert merged == read_tensors(target)
+    return load_file(target / "model.safetensors")
+
+
+def refusal(adapter: Path, base: BaseModel) -> str:
+    with pytest.raises(Refusal) as caught:
+        check_submission(adapter, base, ResavedBase)
+    assert caught.value.hint
+    return str(caught.value)
+
+
+# What is merged
+
+
+def test_each_adapted_matrix_gets_the_scaled_product_and_all_else_stays(
+    tmp_path: Path, base: BaseModel
+) -> None:
+    merged, before = (
+        merge(write_adapter(tmp_path / "adapter"), base),
+        load_file(base.directory / "model.safetensors"),
+    )
+    assert merged.keys() == before.keys()
+    for module in (QUERY, OUTPUT):
+        down, up = (USUAL[f"{PREFIX}{module}.lora_{part}.weight"] for part in "AB")
+        np.testing.assert_allclose(
+            merged[f"{module}.weight"],
+            before[f"{module}.weight"] + ALPHA / RANK * up @ down,
+            rtol=1e-5,
+            atol=1e-5,
+        )
+    for name in (f"{EMBEDDINGS}.weight", f"{QUERY}.bias", "model.norm.weight"):
+        assert (merged[name] == before[name]).all()
+
+
+def test_ranks_and_alphas_of_single_modules_count_by_the_end_of_their_names(
+    tmp_path: Path, base: BaseModel
+) -> None:
+    layers = {**lora(QUERY, WIDTH, WIDTH, rank=2), **lora(OUTPUT, WIDTH, 2 * WIDTH)}
+    adapter = write_adapter(
+        tmp_path / "adapter", layers, rank_pattern={"q_proj": 2}, alpha_pattern={"layers.0.q_proj": 6}
+    )
+    change = (
+        merge(adapter, base)[f"{QUERY}.weight"]
+        - load_file(base.directory / "model.safetensors")[f"{QUERY}.weight"]
+    )
+    down, up = (layers[f"{PREFIX}{QUERY}.lora_{part}.weight"] for part in "AB")
+    np.testing.assert_allclose(change, 6 / 2 * up @ down, rtol=1e-4, atol=1e-4)
+
+
+def test_whole_tensors_beside_the_matrices_replace_the_bases(tmp_path: Path, base: BaseModel) -> None:
+    layers = {
+        **USUAL,
+        f"{PREFIX}{QUERY}.base_layer.bias": draw(WIDTH, seed=3),
+        f"{PREFIX}model.norm.modules_to_save.weight": draw(WIDTH, seed=4),
+        f"{PREFIX}{EMBEDDINGS}.weight": draw(ROWS, WIDTH, seed=5),
+    }
+    merged = merge(
+        write_adapter(tmp_path / "adapter", layers, bias="lora_only", modules_to_save=["norm"]), base
+    )
+    assert (merged[f"{QUERY}.bias"] == draw(WIDTH, seed=3)).all()
+    assert (merged["model.norm.weight"] == draw(WIDTH, seed=4)).all()
+    assert (merged[f"{EMBEDDINGS}.weight"] == draw(ROWS, WIDTH, seed=5)).all()
+
+
+def test_embeddings_may_grow_for_added_tokens(tmp_path: Path, base: BaseModel) -> None:
+    layers = {**USUAL, f"{PREFIX}{EMBEDDINGS}.weight": draw(ROWS + 8, WIDTH)}
+    adapter = write_adapter(tmp_path / "adapter", layers)
+    assert check_submission(adapter, base, ResavedBase).config.vocabulary == ROWS + 8
+    assert merge(adapter, base)[f"{EMBEDDINGS}.weight"].shape == (ROWS + 8, WIDTH)
+
+
+def test_a_merged_model_has_as_many_files_as_the_base(tmp_path: Path, base: BaseModel) -> None:
+    layers = load_file(base.directory / "model.safetensors")
+    (base.directory / "model.safetensors").unlink()
+    weight_map = {name: f"part{number % 2}.safetensors" for number, name in enumerate(layers)}
+    for file in set(weight_map.values()):
+        save_file({name: layers[name] for name in layers if weight_map[name] == file}, base.directory / file)
+    index = {"metadata": {}, "weight_map": weight_map}
+    (base.directory / "model.safetensors.index.json").write_text(json.dumps(index))
+    sharded = read_base_model(base.directory)
+    merged = merge_adapter(read_adapter(write_adapter(tmp_path / "adapter"), sharded), tmp_path / "merged")
+    assert merged == read_tensors(tmp_path / "merged")
+    assert len({tensor.file for tensor in merged.values()}) == 2
+
+
+def test_an_adapter_is_derived_from_the_base(tmp_path: Path, base: BaseModel) -> None:
+    small = {name: 0.02 * layer for name, layer in USUAL.items()}
+    merge(write_adapter(tmp_path / "adapter", small), base)
+    assert trace_lineage(tmp_path / "merged", base).verdict == "derived"
+
+
+def test_the_files_of_torchtune_have_fewer_keys_and_are_merged_all_the_same(
+    tmp_path: Path, base: BaseModel
+) -> None:
+    adapter = write_adapter(tmp_path / "adapter")
+    few = {"r": RANK, "lora_alpha": ALPHA, "target_modules": ["q_proj", "o_proj"], "peft_type": "LORA"}
+    (adapter / "adapter_config.json").write_text(json.dumps(few))
+    assert merge(adapter, base)
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        (
+            {"peft_type": "PROMPT_TUNING"},
+            "trains inputs of the model and not its weights, so it cannot be merged",
+        ),
+        ({"peft_type": "LOHA"}, "peft_type is 'LOHA'. The grader merges LORA"),
+        ({"peft_type": None}, "peft_type is None"),
+        ({"peft_type": ["LORA"]}, "peft_type is ['LORA']"),
+        ({"r": 0}, "r is 0, not a rank from 1 to 1024"),
+        ({"r": True}, "r is True, not a rank"),
+        ({"r": 10**9}, "r is 1000000000, not a rank"),
+        ({"lora_alpha": "16"}, "lora_alpha is '16', not a number"),
+        ({"lora_alpha": 0}, "lora_alpha is 0, not a number"),
+        ({"use_dora": "yes"}, "use_dora is 'yes', not true or false"),
+        ({"use_dora": True}, "incomplete or of a wrong shape"),
+        ({"r": 8}, "incomplete or of a wrong shape"),
+        ({"init_lora_weights": "pissa_niter_4"}, "also changes the base model's own weights"),
+        ({"init_lora_weights": {"a": 1}}, "also changes the base model's own weights"),
+        ({"rank_pattern": {"(a+)+$": 8}}, "regular expressions are not run"),
+        ({"alpha_pattern": [1]}, "regular expressions are not run"),
+        ({"rank_pattern": {"q_proj": 0}}, "rank_pattern is 0, not a rank"),
+        ({"target_modules": ["v_proj"]}, "not of a module in target_modules"),
+        ({"target_modules": [1]}, "target_modules is [1], not a list of names"),
+        ({"trainable_token_indices": [1]}, "uses 'trainable_token_indices'"),
+        ({"layer_replication": [[0, 1]]}, "uses 'layer_replication'"),
+        ({"lora_bias": True}, "uses 'lora_bias'"),
+        ({"a_later_option": 3}, "uses 'a_later_option'"),
+    ],
+)
+def test_settings_that_cannot_be_merged_are_refused_with_the_reason(
+    tmp_path: Path, base: BaseModel, settings: dict[str, Any], reason: str
+) -> None:
+    assert reason in refusal(write_adapter(tmp_path / "adapter", **settings), base)
+
+
+def without(part: str) -> Layers:
+    return {name: layer for name, layer in USUAL.items() if not name.endswith(part)}
+
+
+@pytest.mark.parametrize(
+    ("layers", "reason"),
+    [
+        (
+            lora("model.layers.7.q_proj", WIDTH, WIDTH),
+            "not of the base model: 'model.layers.7.q_proj.weight'",
+        ),
+        (lora("lm_head", ROWS, WIDTH), "not of the base model: 'lm_head.weight'"),
+        ({f"{PREFIX}{QUERY}.lora_A.default.weight": draw(RANK, WIDTH)}, "lora_A.default.weight"),
+        (lora(QUERY, WIDTH, WIDTH + 1), "incomplete or of a wrong shape"),
+        (lora(QUERY, WIDTH, WIDTH, rank=5), "lora_A.weight [5, 32], lora_B.weight [32, 5]"),
+        (lora("model.norm", WIDTH, WIDTH), "incomplete or of a wrong shape"),
+        (without("lora_B.weight"), "incomplete or of a wrong shape"),
+        ({**USUAL, f"{PREFIX}{QUERY}.lora_magnitude_vector": draw(WIDTH)}, "incomplete or of a wrong shape"),
+        ({**USUAL, f"{PREFIX}{QUERY}.bias": draw(WIDTH + 1)}, "of another shape"),
+        ({**USUAL, f"{PREFIX}{QUERY}.bias": np.ones(WIDTH, np.int64)}, "not floating-point numbers"),
+        ({name: layer * np.float32("nan") for name, layer in USUAL.items()}, "NaN or infinity"),
+        ({**USUAL, f"{PREFIX}{EMBEDDINGS}.weight": draw(ROWS + 1000, WIDTH)}, "vocab_size is 1048"),
+    ],
+)
+def test_tensors_that_do_not_fit_the_base_are_refused_by_name(
+    tmp_path: Path, base: BaseModel, layers: Layers, reason: str
+) -> None:
+    settings = {"target_modules": "all-linear"}
+    assert reason in refusal(write_adapter(tmp_path / "adapter", layers, **settings), base)
+
+
+def test_a_fault_of_an_adapter_is_told_once(tmp_path: Path, base: BaseModel) -> None:
+    text = refusal(write_adapter(tmp_path / "adapter", peft_type="IA3"), base)
+    assert len(re.findall("peft_type", text)) == 1
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b'{"r": 1, "r": 2}', b'{"r": NaN}', b"\xff"])
+def test_a_malformed_configuration_is_refused(tmp_path: Path, base: BaseModel, content: bytes) -> None:
+    adapter = write_adapter(tmp_path / "adapter")
+    (adapter / "adapter_config.json").write_bytes(content)
+    assert "adapter_config.json is not valid JSON" in refusal(adapter, base)
+
+
+def test_a_malformed_tensor_file_is_refused(tmp_path: Path, base: BaseModel) -> None:
+    adapter = write_adapter(tmp_path / "adapter")
+    (adapter / "adapter_model.safetensors").write_bytes(b"\x80\x04pickle")
+    assert "adapter_model.safetensors is not a valid safetensors file" in refusal(adapter, base)
+
+
+def test_other_files_beside_an_adapter_are_checked_as_beside_a_model(tmp_path: Path, base: BaseModel) -> None:
+    adapter = write_adapter(tmp_path / "adapter")
+    (adapter / "chat_template.jinja").write_text("{{ 1 + 1 }}")
+    assert "Submitted templates are never run" in refusal(adapter, base)
+
+
+def test_the_base_model_that_an_adapter_names_is_never_opened(tmp_path: Path, base: BaseModel) -> None:
+    os.mkfifo(tmp_path / "trap")  # whoever opens it waits forever
+    assert merge(write_adapter(tmp_path / "adapter", base_model_name_or_path=str(tmp_path / "trap")), base)
+
+
+def test_hostile_numbers_of_names_cost_no_time(tmp_path: Path, base: BaseModel) -> None:
+    names = [f"m{number}" for number in range(60_000)]
+    dots = {f"{'a.' * 500_000}{number}.lora_A.weight": np.ones(1, np.float32) for number in range(4)}
+    adapter = write_adapter(tmp_path / "adapter", {**USUAL, **dots}, target_modules=names)
+    assert "not of the base model" in refusal(adapter, base)
+    assert "not of a module in target_modules" in refusal(
+        write_adapter(tmp_path / "adapter", target_modules=names), base
+    )
