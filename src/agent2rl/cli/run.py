@@ -20,6 +20,7 @@ from agent2rl.cli.options import (
     DollarsParam,
     DurationParam,
     ExpertParam,
+    FiniteFloatParam,
     ProtocolParam,
     SizeParam,
     TemperatureParam,
@@ -37,7 +38,7 @@ from agent2rl.cli.options import (
 from agent2rl.cli.terminal_output import TerminalProgress, print_run
 from agent2rl.core.errors import UserError
 from agent2rl.core.events import TimelineEvent
-from agent2rl.core.records import Budget, Mode, RequestedLimits, RunSpec
+from agent2rl.core.records import Budget, Clock, Mode, RequestedLimits, RunSpec
 from agent2rl.environments.search.backend_names import resolve_name
 from agent2rl.evaluators.task_data import read_prompts
 from agent2rl.record.paths import RunPaths
@@ -190,6 +191,19 @@ DIRECTORY = click.Path(path_type=Path, file_okay=False, exists=True)
     default="10m",
     show_default=True,
     help="The agent's time budget: 90s, 10m, 12h.",
+)
+@click.option(
+    "--clock",
+    type=click.Choice(get_args(Clock)),
+    default="all",
+    show_default=True,
+    help="What counts as the agent's time. all: wall time. training: wall time, except while a submission is "
+    "frozen, queued, checked or graded. Wall time is then limited to twice the budget.",
+)
+@click.option(
+    "--max-gpu-hours",
+    type=FiniteFloatParam(0, min_open=True),
+    help="Limit for the agent's GPU time: the number of its GPUs times its wall time.",
 )
 @click.option(
     "--max-tokens", type=CountParam(), help="Limit for the driver LLM's input and output tokens: 500k, 20M."
@@ -373,7 +387,9 @@ def make_run_spec(options: dict[str, Any], settings: Settings) -> RunSpec:
             environment_steps=options["max_env_steps"],
             tokens=options["max_tokens"],
             usd=options["max_usd"],
+            gpu_seconds=options["max_gpu_hours"] and 3600 * options["max_gpu_hours"],
         ),
+        clock=options["clock"],
         limits=_parse_limits(options),
         grading_seconds=options["grading_time"],
         seed=options["seed"],

@@ -93,6 +93,9 @@ class Enclosure:
     """Receives stdout and stderr; written from outside, so that the command cannot change it."""
     wall_seconds: float
     limits: Limits
+    remaining_seconds: Callable[[], float] | None = None
+    """Returns the time left, for a deadline that can move. It is called when `wall_seconds` are over, and
+    again when the time that it returned is over. None: the deadline does not move."""
     mounts: tuple[Mount, ...] = ()
     hidden: tuple[Path, ...] = ()
     """Directories and files of the host that appear empty wherever a mount or the shared Python would show

@@ -217,6 +217,7 @@ class RunRow(Record, allow_inf_nan=False):
     """The published profile that evaluates; empty if the task's own evaluation does."""
     expert: str = "full"
     """The level of expert help."""
+    clock: str = "all"
     seed: int
     state: State
     ending: Ending | None
@@ -252,6 +253,7 @@ def build_row_from_digest(digest: RunDigest, level: int | None, changed: float) 
         protocol=digest.protocol,
         profile=digest.profile or "",
         expert=str(digest.expert),
+        clock=digest.clock,
         seed=digest.seed,
         state=digest.state,
         ending=digest.ending,
@@ -293,6 +295,7 @@ def build_row_from_view(view: RunView, level: int | None, changed: float) -> Run
         protocol=spec.protocol,
         profile=spec.profile or "",
         expert=str(spec.expert),
+        clock=spec.clock,
         seed=spec.seed,
         state=view.state,
         ending=result.ending if result else None,

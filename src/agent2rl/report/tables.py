@@ -2,7 +2,16 @@
 
 from agent2rl.core.grading_records import ContaminationSummary, EvalScore, Interval, JudgeUsage, Submission
 from agent2rl.core.llm import LlmUsage
-from agent2rl.core.records import Budget, ExpertHelp, RolloutCounts, Rollouts, RunResult, RunSpec
+from agent2rl.core.records import (
+    Budget,
+    Clock,
+    ExpertHelp,
+    RolloutCounts,
+    Rollouts,
+    RunResult,
+    RunSpec,
+    TimeBreakdown,
+)
 from agent2rl.record.reader import RunView
 
 Rows = list[tuple[str, ...]]
@@ -37,6 +46,8 @@ def build_headline_rows(view: RunView) -> Rows:
         rows.append(("judge", spec.judge))
     if spec.expert != "full":
         rows.append(("expert", describe_expert_help(spec.expert)))
+    if spec.clock != "all":
+        rows.append(("clock", describe_clock(spec.clock)))
     if view.baseline:
         rows.append(("baseline", format_score(view.baseline)))
     if view.result:
@@ -61,6 +72,12 @@ def describe_expert_help(level: ExpertHelp) -> str:
     if level == "full":
         return "plays any training game"
     return "none" if level == "none" else f"{level:,} demonstrations"
+
+
+def describe_clock(clock: Clock) -> str:
+    if clock == "training":
+        return "training: the time of submissions does not count"
+    return "all: wall time"
 
 
 def _build_result_rows(result: RunResult, budget: Budget) -> Rows:
@@ -106,13 +123,17 @@ def _build_result_rows(result: RunResult, budget: Budget) -> Rows:
         downtime = f"{result.dead_seconds:.0f} s of downtime not counted"
         rows.append(("resumed", f"{pluralize(result.resumed, 'time')}, after a harness crash: {downtime}"))
     if result.clock:
-        clock = result.clock
-        rows.append(
-            (
-                "time",
-                f"agent {clock.agent:.1f} s, queue {clock.queue:.1f} s, grading {clock.grading:.1f} s",
-            )
-        )
+        rows += _build_time_rows(result.clock, budget)
+    return rows
+
+
+def _build_time_rows(clock: TimeBreakdown, budget: Budget) -> Rows:
+    training = "" if clock.training is None else f" (training {clock.training:.1f} s)"
+    text = f"agent {clock.agent:.1f} s{training}, queue {clock.queue:.1f} s, grading {clock.grading:.1f} s"
+    rows: Rows = [("time", text)]
+    if clock.gpu is not None:
+        limit = "" if budget.gpu_seconds is None else f" of {budget.gpu_seconds / 3600:.4g}"
+        rows.append(("GPU time", f"{clock.gpu / 3600:.4g}{limit} GPU hours"))
     return rows
 
 

@@ -91,7 +91,7 @@ class RunOutcome:
         self.usage = driver.read_usage()
         self.best = service.find_best()
         self.count_submissions(service.list_submissions())
-        self.clock = service.sum_clock(end.agent_seconds)
+        self.clock = service.sum_clock(end)
 
     def count_submissions(self, submissions: Collection[Submission]) -> None:
         self.submissions = len(submissions)
@@ -258,6 +258,19 @@ def grade_baseline(
         source["measured_at"] = measured["at"]
     recorder.record_entry("baseline", split=split, score=score.model_dump(), **source)
     return score, results
+
+
+def count_agent_gpus(spec: RunSpec, settings: Settings) -> int:  # noqa: ARG001
+    return len(machine.list_visible_gpus(settings.gpus))
+
+
+def require_gpus_for_limit(spec: RunSpec, settings: Settings) -> None:
+    """Raise UserError if GPU time is limited and the agent has no GPU."""
+    if spec.budget.gpu_seconds is not None and not count_agent_gpus(spec, settings):
+        raise UserError(
+            "The agent has no GPU whose time could be limited.",
+            "Leave out --max-gpu-hours, or set CUDA_VISIBLE_DEVICES to the GPUs of the run.",
+        )
 
 
 def make_grading_setup(
