@@ -313,6 +313,12 @@ DIRECTORY = click.Path(path_type=Path, file_okay=False, exists=True)
     "--max-processes", type=click.IntRange(8), help="Process limit of the sandbox.  [default: at least 400]"
 )
 @click.option(
+    "--grading-gpus",
+    metavar="GPUS",
+    help="GPUs kept for grading, which the agent does not see: names as in CUDA_VISIBLE_DEVICES (6,7), or "
+    "last:1 for the last one of the run.  [default: the agent and grading share all GPUs]",
+)
+@click.option(
     "--grading-time",
     type=DurationParam(),
     default="1h",
@@ -391,6 +397,7 @@ def make_run_spec(options: dict[str, Any], settings: Settings) -> RunSpec:
         ),
         clock=options["clock"],
         limits=_parse_limits(options),
+        grading_gpus=options["grading_gpus"],
         grading_seconds=options["grading_time"],
         seed=options["seed"],
         samples=options["samples"],

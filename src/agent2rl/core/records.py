@@ -142,6 +142,10 @@ class RunSpec(Record):
     """What counts as the agent's time. Runs with different clocks are never ranked together."""
     limits: RequestedLimits | None = None
     """Unset fields default to a share of the machine. The ledger records the effective limits."""
+    grading_gpus: str | None = None
+    """GPUs kept for grading: names as in CUDA_VISIBLE_DEVICES, or `last:N` of the run's GPUs. None: the agent
+    and grading share all GPUs. Not part of the experiment's identity, because GPUs have other names
+    elsewhere."""
     grading_seconds: Annotated[float, Field(gt=0)] = 3600
     """Time limit of one grading, and of all gradings together that are still waiting when the agent ends."""
     seed: int = 0

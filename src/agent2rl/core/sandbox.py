@@ -101,6 +101,9 @@ class Enclosure:
     """Directories and files of the host that appear empty wherever a mount or the shared Python would show
     them. A mount from inside one of them still appears."""
     sockets: tuple[ServiceSocket, ...] = ()
+    gpus: tuple[str, ...] | None = None
+    """GPUs whose device files are shown, as CUDA_VISIBLE_DEVICES names them. Inside, that variable has their
+    numbers there, if the command sets it. None: all GPUs. A program has none in any case."""
     grace_seconds: float = 5.0
     """Between the interrupt at the deadline and the kill."""
     seen: ProcessObserver | None = None

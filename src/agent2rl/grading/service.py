@@ -116,6 +116,13 @@ class GradingSetup:
     child: GradingChild
     gpus: tuple[str, ...] = ()
 
+    def find_gpu(self, name: str) -> str | None:
+        """Return the GPU of this name or, because a sandbox numbers its GPUs from 0, at this position."""
+        if name in self.gpus:
+            return name
+        is_position = name.isdecimal() and int(name) < len(self.gpus)
+        return self.gpus[int(name)] if is_position else None
+
 
 class GradingService:
     """Accept and grade the submissions of one run.
@@ -314,8 +321,8 @@ class GradingService:
         if gpu is None:
             first = self.graded.gpus[0] if self.graded.gpus else None
             return first, self._queues[first or "cpu"]
-        named = [name.strip() for name in gpu.split(",")]
-        if not set(named) <= set(self.graded.gpus):
+        named = [self.graded.find_gpu(name.strip()) for name in gpu.split(",")]
+        if named[0] is None or None in named:
             gpus = ", ".join(self.graded.gpus) or "none"
             raise UnknownGpu(f"This run has no GPU {gpu[:40]!r} (it has: {gpus}).", "Leave `gpu` out.")
         return named[0], self._queues[named[0]]

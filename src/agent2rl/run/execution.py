@@ -83,7 +83,7 @@ def _execute_run(
     agent = registry.find_agent(spec.agent)
     sandbox = PrivateSandbox(registry.find_sandbox(spec.sandbox), find_private_places(settings, spec))
     registry.require_loader(spec.engine)
-    run_steps.require_gpus_for_limit(spec, settings)
+    run_steps.require_gpus(spec, settings)
     driver_setup = driver_session.DriverSetup(spec, agent, settings, resuming)
     _raise_file_limit()
     with (
@@ -179,6 +179,7 @@ def _run_agent(run: _ActiveRun, prepared: _PreparedRun) -> GradingService:
         spec, prepared.brief, assets, run.outcome.baseline, prepared.grading_child, run.settings
     )
     revisions = RevisionWatcher(recorder, workspace.HARNESS_FILES)
+    agent_gpus = len(run_steps.assign_gpus(spec, run.settings).agent)
     service = GradingService(
         grading_setup,
         spec.budget,
@@ -186,9 +187,7 @@ def _run_agent(run: _ActiveRun, prepared: _PreparedRun) -> GradingService:
         run.stop,
         on_accept=revisions.pin_submission,
         on_submit=lambda service: _update_run_meta(run, service),
-        clock=AgentClock(
-            spec.budget, spec.clock, run_steps.count_agent_gpus(spec, run.settings), recorder.resume_state
-        ),
+        clock=AgentClock(spec.budget, spec.clock, agent_gpus, recorder.resume_state),
     )
     with (
         serve_on_socket(create_grading_app(service, task.id, task.world is not None)) as grading_socket,
@@ -219,7 +218,12 @@ def _run_agent_with_sockets(
     """Run the agent while its processes and its code are watched, then grade what is still queued."""
     recorder, paths, observer = run.recorder, run.recorder.paths, AgentObserver(run.recorder)
     enclosure = run_steps.make_agent_enclosure(
-        run.spec, prepared.grading_child, prepared.assets, sockets, paths
+        run.spec,
+        prepared.grading_child,
+        prepared.assets,
+        sockets,
+        paths,
+        run_steps.assign_gpus(run.spec, run.settings).agent,
     )
     if run.spec.clock == "training":
         enclosure = replace(enclosure, remaining_seconds=service.remaining_seconds)

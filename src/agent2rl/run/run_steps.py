@@ -207,7 +207,8 @@ def prepare_workspace(
         )
     if not recorder.resume_state.started:
         workspace.build_workspace(paths.workspace, seen_at, spec, task, assets)
-    return workspace.make_brief(seen_at, spec, task, settings.gpus)
+    explicit = settings.gpus is not None or spec.grading_gpus is not None
+    return workspace.make_brief(seen_at, spec, task, assign_gpus(spec, settings).agent if explicit else None)
 
 
 def make_grading_child(
@@ -217,6 +218,7 @@ def make_grading_child(
     limits = recorded or machine.resolve_limits(settings.runs, spec.limits)
     if recorded is None:
         recorder.record_entry("limits", **limits.model_dump())
+    gpus = assign_gpus(spec, settings).grading
     return GradingChild(
         sandbox=sandbox,
         task=spec.task,
@@ -228,6 +230,8 @@ def make_grading_child(
         evaluator_folders=assets.evaluator_folders,
         limits=limits,
         seconds=spec.grading_seconds,
+        gpu=gpus[0] if gpus else None,
+        gpus=gpus,
         code=task.code,
         programs=count_program_sandboxes(task),
         python_path=settings.python_path,
@@ -260,13 +264,14 @@ def grade_baseline(
     return score, results
 
 
-def count_agent_gpus(spec: RunSpec, settings: Settings) -> int:  # noqa: ARG001
-    return len(machine.list_visible_gpus(settings.gpus))
+def assign_gpus(spec: RunSpec, settings: Settings) -> machine.GpuAssignment:
+    return machine.assign_gpus(machine.list_visible_gpus(settings.gpus), spec.grading_gpus)
 
 
-def require_gpus_for_limit(spec: RunSpec, settings: Settings) -> None:
-    """Raise UserError if GPU time is limited and the agent has no GPU."""
-    if spec.budget.gpu_seconds is not None and not count_agent_gpus(spec, settings):
+def require_gpus(spec: RunSpec, settings: Settings) -> None:
+    """Raise UserError if the run lacks the GPUs for grading, or a GPU whose time is limited."""
+    gpus = assign_gpus(spec, settings)
+    if spec.budget.gpu_seconds is not None and not gpus.agent:
         raise UserError(
             "The agent has no GPU whose time could be limited.",
             "Leave out --max-gpu-hours, or set CUDA_VISIBLE_DEVICES to the GPUs of the run.",
@@ -282,7 +287,7 @@ def make_grading_setup(
         base_seen_at=workspace.get_model_path(spec),
         baseline=baseline,
         child=child,
-        gpus=machine.list_visible_gpus(settings.gpus),
+        gpus=assign_gpus(spec, settings).grading,
     )
 
 
@@ -296,7 +301,12 @@ def read_agent_secrets(agent: Agent, recorder: Recorder) -> dict[str, str]:
 
 
 def make_agent_enclosure(
-    spec: RunSpec, child: GradingChild, assets: Assets, sockets: tuple[ServiceSocket, ...], paths: RunPaths
+    spec: RunSpec,
+    child: GradingChild,
+    assets: Assets,
+    sockets: tuple[ServiceSocket, ...],
+    paths: RunPaths,
+    gpus: tuple[str, ...] | None = None,
 ) -> Enclosure:
     return Enclosure(
         role="agent",
@@ -308,6 +318,7 @@ def make_agent_enclosure(
         mounts=workspace.list_read_only_mounts(paths.workspace, spec, assets),
         hidden=_list_hidden_paths(spec),
         sockets=sockets,
+        gpus=gpus,
     )
 
 

@@ -201,8 +201,8 @@ def build_workspace(
     (workspace / CHECK).write_bytes(Path(__file__).with_name(CHECK).read_bytes())
 
 
-def make_brief(seen_at: PurePosixPath, spec: RunSpec, task: Task, gpus: str | None = None) -> Brief:
-    """Return the agent's brief. `gpus` restricts the GPUs that it sees."""
+def make_brief(seen_at: PurePosixPath, spec: RunSpec, task: Task, gpus: Sequence[str] | None = None) -> Brief:
+    """Return the agent's brief. `gpus` are those that CUDA_VISIBLE_DEVICES names; None: it is not set."""
     instructions = _render_instructions(seen_at, spec, task)
     environment = {
         "TASK": task.id,
@@ -212,7 +212,7 @@ def make_brief(seen_at: PurePosixPath, spec: RunSpec, task: Task, gpus: str | No
         "DATA_PATH": str(seen_at / "data"),
         "OUTPUT_DIR": str(seen_at / "output"),
     }
-    environment |= {} if gpus is None else {"CUDA_VISIBLE_DEVICES": gpus}
+    environment |= {} if gpus is None else {"CUDA_VISIBLE_DEVICES": ",".join(gpus)}
     prompt = make_first_prompt(instructions, task.description)
     return Brief(task.id, spec.mode, spec.budget, seen_at, instructions, environment, prompt)
 
