@@ -7,6 +7,7 @@ import pytest
 
 from agent2rl.core.grading_records import Submission
 from agent2rl.core.records import Budget, RunResult, RunSpec
+from agent2rl.dashboard.run_status import read_live_status
 from agent2rl.grading.verify import verify_run
 from agent2rl.record import ledger
 from agent2rl.record.crash_recovery import read_resume_state
@@ -140,3 +141,20 @@ def test_the_record_of_a_crash_counts_overlapping_submissions_once(launcher: Run
     state = read_resume_state(recorder.paths, entries, beat)
     assert 9.5 < state.submission_seconds <= state.used_seconds < 12
     assert state.gpu_seconds == pytest.approx(2 * state.used_seconds)
+
+
+def test_the_dashboard_moves_the_deadline_while_a_submission_is_held(launcher: RunLauncher) -> None:
+    budget = Budget(wall_seconds=60)
+    spec = RunSpec(task="t", agent="a", model="m", engine="e", budget=budget, clock="training")
+    with Recorder.create(launcher.runs, spec, lambda _: None) as recorder:
+        recorder.record_start(time.time() + 60, 5)
+        start = read_start_time(recorder)
+        recorder.record_submission(Submission(id=1, path="m", accepted_at=start + 10), None)
+        assert read_live_status(recorder.paths, start + 30).deadline == pytest.approx(start + 80, abs=1)
+        assert read_live_status(recorder.paths, start + 30).used == pytest.approx(10, abs=1)
+        assert read_live_status(recorder.paths, start + 119).deadline == pytest.approx(start + 120)
+
+
+def read_start_time(recorder: Recorder) -> float:
+    entries = ledger.read_ledger(recorder.paths.ledger, recorder.paths.ledger_head).entries
+    return next(entry.time for entry in entries if entry.kind == "started")

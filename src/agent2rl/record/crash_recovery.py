@@ -239,8 +239,13 @@ def _measure_held_seconds(entries: Sequence[LedgerEntry], started: LedgerEntry, 
             intervals[data["submission"]["id"]] = data["submission"]["accepted_at"], until
         elif entry.kind == "graded" and data["submission"]["id"] in intervals:
             intervals[data["submission"]["id"]] = data["submission"]["accepted_at"], min(entry.time, until)
-    total, covered = 0.0, started.time
-    for begin, end in sorted(intervals.values()):
+    return measure_union_seconds(intervals.values(), started.time)
+
+
+def measure_union_seconds(intervals: Iterable[tuple[float, float]], since: float) -> float:
+    """Return the time since `since` that lies in at least one interval."""
+    total, covered = 0.0, since
+    for begin, end in sorted(intervals):
         total += max(0.0, end - max(begin, covered))
         covered = max(covered, end)
     return total
