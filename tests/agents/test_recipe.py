@@ -44,7 +44,7 @@ def job(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> train.R
         home, PurePosixPath(home), spec, task, load_assets(spec, task, cache, registry.find_sandbox("local"))
     )
     told = workspace.make_brief(PurePosixPath(home), spec, task)
-    workspace.write_run_meta(home, spec, task, time.time())
+    workspace.write_run_meta(home, spec, task, workspace.RunTimes(time.time()))
     for name, value in told.environment.items():
         monkeypatch.setenv(name, value)
     return train.RecipeJob.read()

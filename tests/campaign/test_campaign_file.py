@@ -144,6 +144,7 @@ def test_an_experiment_is_the_same_wherever_its_specification_is_made() -> None:
         RunSpec.model_validate_json(one.model_dump_json())
     )
     assert compute_experiment_id(one) != compute_experiment_id(one.model_copy(update={"seed": 1}))
+    assert compute_experiment_id(one) != compute_experiment_id(one.model_copy(update={"clock": "training"}))
     whole = {"memory_bytes": 1, "disk_bytes": 2, "processes": 3}
     assert compute_experiment_id(one) == compute_experiment_id(
         RunSpec.model_validate({**one.model_dump(), "limits": whole})

@@ -54,6 +54,21 @@ def test_the_command_starts_in_the_real_workspace(cell: SandboxRunner) -> None:
     assert cell.log.strip() == str(SANDBOX.workspace(cell.workspace)) == str(cell.workspace.resolve())
 
 
+def test_a_deadline_that_moves_is_asked_for_when_it_is_reached(cell: SandboxRunner) -> None:
+    """The time left stays the same until the command has written its file, as if a grading took so long."""
+    begun = cell.workspace / "begun"
+
+    def find_remaining_seconds() -> float:
+        return 0.0 if begun.exists() else 0.1
+
+    ended = cell.shell(
+        "sleep 1; touch begun; sleep 60", wall_seconds=0.1, remaining_seconds=find_remaining_seconds
+    )
+    assert ended.reason == "deadline"
+    assert begun.exists()
+    assert 1 <= ended.wall_seconds < 50
+
+
 @pytest.mark.parametrize(("script", "code"), [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137)])
 def test_the_exit_code_comes_through(cell: SandboxRunner, script: str, code: int) -> None:
     exit_ = cell.shell(script)

@@ -38,7 +38,7 @@ from agent2rl.record.run_lock import Heartbeat, RunLock
 from agent2rl.run.agent_python import find_agent_python
 from agent2rl.run.assets import load_assets, prepare_model_directory
 from agent2rl.run.run_steps import RunOutcome
-from agent2rl.run.workspace import write_first_run_meta
+from agent2rl.run.workspace import RunTimes, write_first_run_meta
 from agent2rl.tasks.gsm8k.mini import TASK as MINI
 from tests.helpers.crashing_runs import CrashingRun, CrashPoint, find_resume_faults, kill_at_random_times
 from tests.helpers.python_environments import add_package, make_venv
@@ -430,6 +430,6 @@ def test_whatever_an_agent_put_in_place_of_the_clock_gives_way(tmp_path: Path, k
     elif kind == "folder":
         (place / "deep").mkdir(parents=True)
     spec = RunSpec(task="t", agent="a", model="m", engine="e", budget=Budget(wall_seconds=60))
-    write_first_run_meta(place.parent, spec, MINI, 1000.0)
+    write_first_run_meta(place.parent, spec, MINI, RunTimes(1000.0))
     assert json.loads(place.read_text())["start_time"] == 1000
     assert outside.read_text() == "kept"

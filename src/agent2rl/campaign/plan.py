@@ -116,7 +116,7 @@ class CostEstimator:
         overhead = (
             max(LEAST_SECONDS, 2 * max(overheads)) if overheads else max(LEAST_SECONDS, spec.grading_seconds)
         )
-        return spec.budget.wall_seconds + overhead
+        return spec.budget.max_wall_seconds(spec.clock) + overhead
 
 
 def make_plan(

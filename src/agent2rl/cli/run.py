@@ -20,6 +20,7 @@ from agent2rl.cli.options import (
     DollarsParam,
     DurationParam,
     ExpertParam,
+    FiniteFloatParam,
     ProtocolParam,
     SizeParam,
     TemperatureParam,
@@ -38,7 +39,7 @@ from agent2rl.cli.options import (
 from agent2rl.cli.terminal_output import TerminalProgress, print_run
 from agent2rl.core.errors import UserError
 from agent2rl.core.events import TimelineEvent
-from agent2rl.core.records import Budget, Mode, RequestedLimits, RunSpec
+from agent2rl.core.records import Budget, Clock, Mode, RequestedLimits, RunSpec
 from agent2rl.environments.search.backend_names import resolve_name
 from agent2rl.evaluators.task_data import read_prompts
 from agent2rl.record.paths import RunPaths
@@ -194,6 +195,19 @@ DIRECTORY = click.Path(path_type=Path, file_okay=False, exists=True)
     help="The agent's time budget: 90s, 10m, 12h.",
 )
 @click.option(
+    "--clock",
+    type=click.Choice(get_args(Clock)),
+    default="all",
+    show_default=True,
+    help="What counts as the agent's time. all: wall time. training: wall time, except while a submission is "
+    "frozen, queued, checked or graded. Wall time is then limited to twice the budget.",
+)
+@click.option(
+    "--max-gpu-hours",
+    type=FiniteFloatParam(0, min_open=True),
+    help="Limit for the agent's GPU time: the number of its GPUs times its wall time.",
+)
+@click.option(
     "--max-tokens", type=CountParam(), help="Limit for the driver LLM's input and output tokens: 500k, 20M."
 )
 @click.option(
@@ -302,6 +316,12 @@ DIRECTORY = click.Path(path_type=Path, file_okay=False, exists=True)
     "--max-processes", type=click.IntRange(8), help="Process limit of the sandbox.  [default: at least 400]"
 )
 @click.option(
+    "--grading-gpus",
+    metavar="GPUS",
+    help="GPUs kept for grading, which the agent does not see: names as in CUDA_VISIBLE_DEVICES (6,7), or "
+    "last:1 for the last one of the run.  [default: the agent and grading share all GPUs]",
+)
+@click.option(
     "--grading-time",
     type=DurationParam(),
     default="1h",
@@ -377,8 +397,11 @@ def make_run_spec(options: dict[str, Any], settings: Settings) -> RunSpec:
             environment_steps=options["max_env_steps"],
             tokens=options["max_tokens"],
             usd=options["max_usd"],
+            gpu_seconds=options["max_gpu_hours"] and 3600 * options["max_gpu_hours"],
         ),
+        clock=options["clock"],
         limits=_parse_limits(options),
+        grading_gpus=options["grading_gpus"],
         grading_seconds=options["grading_time"],
         seed=options["seed"],
         samples=options["samples"],

@@ -41,6 +41,12 @@ ExpertHelp = Annotated[
 ]
 """How much expert help the agent of an interactive task gets. `full`: an expert that plays any training game.
 A number: so many of its games as files, and no expert. `none`: neither."""
+Clock = Literal["all", "training"]
+"""What counts as the agent's time. `all`: wall time from its start. `training`: wall time without the time in
+which a submission is frozen, queued, checked or graded."""
+TRAINING_CLOCK_WALL_FACTOR = 2
+"""Wall time limit on the training clock, in budgets. An agent can work while a submission is graded, so
+without a limit it could extend its time with further submissions."""
 Ending = Literal[
     "completed",  # the agent exited normally
     "deadline",  # the budget's wall time ran out
@@ -48,7 +54,7 @@ Ending = Literal[
     "out-of-memory",
     "too-many-processes",
     "disk-full",
-    "budget-exhausted",  # the budget's tokens or dollars ran out
+    "budget-exhausted",  # the budget's tokens, dollars or GPU time ran out
     "login-failed",  # the driver LLM's provider rejected the API key
     "rate-limited",  # the provider's rate limit held until the agent gave up
     "driver-failed",  # the driver LLM failed or stopped answering until the agent gave up
@@ -61,7 +67,7 @@ class Budget(Record):
     """What the agent may spend."""
 
     wall_seconds: Annotated[float, Field(gt=0)]
-    """Wall time from the agent's start, including grading and queueing."""
+    """The agent's time. The run's clock says whether grading and queueing are included."""
     submissions: Annotated[int, Field(ge=1)] | None = None
     """Accepted submissions, whatever their verdict."""
     environment_steps: Annotated[int, Field(ge=1)] | None = None
@@ -70,6 +76,12 @@ class Budget(Record):
     """Input and output tokens of the driver LLM."""
     usd: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """Cost of the driver LLM, by the price table."""
+    gpu_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """The number of the agent's GPUs times its wall time, on every clock."""
+
+    def max_wall_seconds(self, clock: Clock) -> float:
+        """Return the most wall time that an agent with this budget can have."""
+        return self.wall_seconds * (TRAINING_CLOCK_WALL_FACTOR if clock == "training" else 1)
 
 
 class Limits(Record):
@@ -126,8 +138,14 @@ class RunSpec(Record):
     """The published profile that evaluates under the paper's protocol, with its version. None: the task's own
     evaluation, as in runs of earlier versions, where `paper` only chose the split."""
     budget: Budget
+    clock: Clock = "all"
+    """What counts as the agent's time. Runs with different clocks are never ranked together."""
     limits: RequestedLimits | None = None
     """Unset fields default to a share of the machine. The ledger records the effective limits."""
+    grading_gpus: str | None = None
+    """GPUs kept for grading: names as in CUDA_VISIBLE_DEVICES, or `last:N` of the run's GPUs. None: the agent
+    and grading share all GPUs. Not part of the experiment's identity, because GPUs have other names
+    elsewhere."""
     grading_seconds: Annotated[float, Field(gt=0)] = 3600
     """Time limit of one grading, and of all gradings together that are still waiting when the agent ends."""
     seed: int = 0
@@ -243,8 +261,15 @@ class TimeBreakdown(Record):
     """How the run's time was spent, in seconds."""
 
     agent: float
+    """The agent's wall time."""
     queue: float
+    """Sum over all submissions, so overlapping ones count several times."""
     grading: float
+    """Sum over all submissions."""
+    training: float | None = None
+    """The agent's wall time while the harness held no submission. None in runs of earlier versions."""
+    gpu: float | None = None
+    """GPU seconds: the number of the agent's GPUs times its wall time. None if it had no GPU."""
 
 
 class RolloutCounts(Record):

@@ -103,6 +103,9 @@ class Enclosure:
     """Receives stdout and stderr; written from outside, so that the command cannot change it."""
     wall_seconds: float
     limits: Limits
+    remaining_seconds: Callable[[], float] | None = None
+    """Returns the time left, for a deadline that can move. It is called when `wall_seconds` are over, and
+    again when the time that it returned is over. None: the deadline does not move."""
     mounts: tuple[Mount, ...] = ()
     hidden: tuple[Path, ...] = ()
     """Directories and files of the host that appear empty wherever a mount or the shared Python would show
@@ -110,6 +113,9 @@ class Enclosure:
     sockets: tuple[ServiceSocket, ...] = ()
     python: SandboxPython | None = None
     """None: the harness's own."""
+    gpus: tuple[str, ...] | None = None
+    """GPUs whose device files are shown, as CUDA_VISIBLE_DEVICES names them. Inside, that variable has their
+    numbers there, if the command sets it. None: all GPUs. A program has none in any case."""
     grace_seconds: float = 5.0
     """Between the interrupt at the deadline and the kill."""
     seen: ProcessObserver | None = None

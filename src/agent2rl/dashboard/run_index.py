@@ -69,6 +69,7 @@ FILTER_COLUMNS = (
     "task",
     "level",
     "expert",
+    "clock",
     "agent",
     "driver",
     "model",

@@ -19,7 +19,8 @@ from agent2rl.analysis.findings import ComplianceVerdict
 from agent2rl.core.errors import UserError
 from agent2rl.core.grading_records import ExampleResult, Split, Submission, find_best_submission
 from agent2rl.core.record import Record
-from agent2rl.core.records import Ending, Mode, ScoringProtocol
+from agent2rl.core.records import Ending, LedgerEntry, Mode, ScoringProtocol
+from agent2rl.record.crash_recovery import measure_union_seconds
 from agent2rl.record.paths import RunPaths
 from agent2rl.record.reader import RunView, State, read_results, read_run
 
@@ -131,8 +132,7 @@ def read_live_status(paths: RunPaths, now: float | None = None) -> LiveRunStatus
     moment = time.time() if now is None else now
     starts = [each for each in view.chain.entries if each.kind == "started"]
     began = starts[0].time if starts else None
-    deadline = starts[-1].data.get("deadline") if starts and view.state == "running" else None
-    ends = float(deadline) if isinstance(deadline, int | float) else None
+    ends = _find_deadline(view, starts[-1], moment) if starts and view.state == "running" else None
     used: float | None = None
     if view.result and view.result.clock:
         used = view.result.clock.agent
@@ -142,6 +142,20 @@ def read_live_status(paths: RunPaths, now: float | None = None) -> LiveRunStatus
     return LiveRunStatus(
         view, began, used, ends if ends and ends > moment else None, best, read_file_tail(paths.agent_log)
     )
+
+
+def _find_deadline(view: RunView, start: LedgerEntry, now: float) -> float | None:
+    """Return when the agent's time ends, if no later submission moves the deadline."""
+    deadline = start.data.get("deadline")
+    if not isinstance(deadline, int | float):
+        return None
+    if view.spec.clock == "all":
+        return float(deadline)
+    intervals = [(each.accepted_at, each.verdict_at if each.verdict else now) for each in view.submissions]
+    used = start.data.get("used_seconds")
+    wall_seconds = view.spec.budget.max_wall_seconds(view.spec.clock)
+    wall_seconds -= used if isinstance(used, int | float) else 0.0
+    return min(deadline + measure_union_seconds(intervals, start.time), start.time + wall_seconds)
 
 
 def compute_run_stamp(paths: RunPaths) -> str:
@@ -217,6 +231,7 @@ class RunRow(Record, allow_inf_nan=False):
     """The published profile that evaluates; empty if the task's own evaluation does."""
     expert: str = "full"
     """The level of expert help."""
+    clock: str = "all"
     seed: int
     state: State
     ending: Ending | None
@@ -252,6 +267,7 @@ def build_row_from_digest(digest: RunDigest, level: int | None, changed: float) 
         protocol=digest.protocol,
         profile=digest.profile or "",
         expert=str(digest.expert),
+        clock=digest.clock,
         seed=digest.seed,
         state=digest.state,
         ending=digest.ending,
@@ -293,6 +309,7 @@ def build_row_from_view(view: RunView, level: int | None, changed: float) -> Run
         protocol=spec.protocol,
         profile=spec.profile or "",
         expert=str(spec.expert),
+        clock=spec.clock,
         seed=spec.seed,
         state=view.state,
         ending=result.ending if result else None,

@@ -19,7 +19,7 @@ from starlette.exceptions import HTTPException
 from agent2rl import __version__
 from agent2rl.core.errors import Agent2RLError, Refusal
 from agent2rl.core.grading_records import Interval, Lineage, Submission, Verdict
-from agent2rl.core.records import Record
+from agent2rl.core.records import Clock, Record
 from agent2rl.grading.rollout_meter import (
     EpisodeReport,
     Forged,
@@ -31,6 +31,8 @@ from agent2rl.grading.rollout_meter import (
 from agent2rl.grading.scores_file import describe_score
 from agent2rl.grading.service import Busy, Closed, GradingService, UnknownGpu
 
+COUNTED_TIME: dict[Clock, list[str]] = {"all": ["agent", "queue", "grading"], "training": ["agent"]}
+"""What counts as used time on each clock."""
 BODY_BYTES = 64 << 10
 POLL_SECONDS = 0.05
 SHORT_MESSAGE = 200
@@ -127,13 +129,28 @@ class TimeAnswer(Record):
     """When your time ended; null before."""
     now: int
     remaining: int
+    """Seconds left on the run's clock, and never more than the limits of wall time and GPU time allow."""
+    clock: Clock
+    """The run's clock. `all`: wall time counts. `training`: wall time counts, except while a submission of
+    yours is copied, waits, is checked or is graded."""
+    wall_seconds: int
+    """Wall time that you have used."""
+    training_seconds: int
+    """The same without the time in which a submission of yours was copied, waited, was checked or graded."""
+    wall_timeout_s: int
+    """Limit of wall time."""
+    gpu_seconds: int | None
+    """The number of your GPUs times the wall time that you have used; null if you have no GPU."""
+    gpu_seconds_left: int | None
+    """Null if there is no limit."""
     submissions_left: int | None
     environment_steps_left: int | None
     """In the task's world; null if there is no limit."""
     environment_steps: EnvironmentSteps | None
     """Null if the task has no world."""
     counts: list[str]
-    """What counts as used time: the agent's own time, waiting for a grading, and the grading."""
+    """What counts as used time: the agent's own time, and on the clock `all` also waiting for a grading, and
+    the grading."""
 
 
 class RolloutsAnswer(Record):
@@ -221,6 +238,8 @@ def create_grading_app(service: GradingService, task: str, has_world: bool = Fal
         """Return the remaining time and the remaining budget."""
         max_submissions = service.budget.submissions
         submitted = len(service.list_submissions())
+        clock, gpu_seconds = service.clock, service.clock.gpu_seconds()
+        gpu_seconds_left = clock.gpu_seconds_left()
         return TimeAnswer(
             start_time=int(service.started_at),
             timeout_s=int(service.budget.wall_seconds),
@@ -228,10 +247,16 @@ def create_grading_app(service: GradingService, task: str, has_world: bool = Fal
             end_time=_whole_seconds(service.ended_at),
             now=math.floor(time.time()),
             remaining=math.ceil(service.remaining_seconds()),  # 0 only when the time is over
+            clock=clock.clock,
+            wall_seconds=int(clock.wall_seconds()),
+            training_seconds=int(clock.training_seconds()),
+            wall_timeout_s=int(service.budget.max_wall_seconds(clock.clock)),
+            gpu_seconds=_whole_seconds(gpu_seconds),
+            gpu_seconds_left=_whole_seconds(gpu_seconds_left),
             submissions_left=None if max_submissions is None else max(0, max_submissions - submitted),
             environment_steps_left=service.meter.steps_left(),
             environment_steps=_describe_steps(service.meter) if has_world else None,
-            counts=["agent", "queue", "grading"],
+            counts=COUNTED_TIME[clock.clock],
         )
 
     @app.post("/rollouts", responses=_problem_responses(403, 409, 413, 422, 429))

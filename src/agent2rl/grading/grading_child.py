@@ -186,6 +186,8 @@ class GradingChild:
     limits: Limits
     seconds: float
     gpu: str | None = None
+    gpus: tuple[str, ...] | None = None
+    """GPUs whose device files a grading without a `gpu` sees. None: all."""
     evaluator_folders: Mapping[str, EvaluatorFolder] = field(default_factory=dict)
     """Further folders that the task's evaluator reads, by name."""
     code: tuple[Path, ...] = ()
@@ -273,6 +275,7 @@ class GradingChild:
             wall_seconds=self.seconds,
             limits=self.limits,
             mounts=tuple(files),
+            gpus=self.gpus if self.gpu is None else (self.gpu,),
             grace_seconds=0,
         )
 

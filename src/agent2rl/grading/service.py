@@ -21,6 +21,7 @@ from agent2rl.analysis import statistics
 from agent2rl.core.errors import Agent2RLError, GradingError, MachineError, Refusal
 from agent2rl.core.grading_records import EvalScore, Manifest, Submission, find_best_submission
 from agent2rl.core.records import Budget, TimeBreakdown
+from agent2rl.grading.agent_clock import AgentClock
 from agent2rl.grading.base_model import BaseModel
 from agent2rl.grading.freeze import FreezeLimits, FrozenSubmission, freeze_submission, require_intact_copy
 from agent2rl.grading.grading_child import EvaluationFailed, GradingChild
@@ -37,6 +38,7 @@ from agent2rl.grading.submission_grader import (
     shorten_error,
 )
 from agent2rl.grading.untrusted_model_files import weights_sha256
+from agent2rl.record.crash_recovery import AgentEnd
 from agent2rl.record.recorder import Recorder
 
 logger = logging.getLogger(__name__)
@@ -114,6 +116,13 @@ class GradingSetup:
     child: GradingChild
     gpus: tuple[str, ...] = ()
 
+    def find_gpu(self, name: str) -> str | None:
+        """Return the GPU of this name or, because a sandbox numbers its GPUs from 0, at this position."""
+        if name in self.gpus:
+            return name
+        is_position = name.isdecimal() and int(name) < len(self.gpus)
+        return self.gpus[int(name)] if is_position else None
+
 
 class GradingService:
     """Accept and grade the submissions of one run.
@@ -121,6 +130,7 @@ class GradingService:
     `stop` ends it early: the current grading is stopped, and waiting ones are not begun.
     `on_accept` is called with the number of each accepted submission, before it is graded.
     `on_submit` is called when a submission is known, and `last_submit_at` with it.
+    `clock` is the agent's; without one, all of its wall time counts.
     """
 
     def __init__(
@@ -131,13 +141,14 @@ class GradingService:
         stop: threading.Event,
         on_accept: Callable[[int], None] = lambda _: None,
         on_submit: Callable[["GradingService"], None] = lambda _: None,
+        clock: AgentClock | None = None,
     ) -> None:
         self.graded = graded
         self.budget = budget
         self.started_at = time.time()
         self.ended_at: float | None = None
         """When the agent's time ended; None before."""
-        self._deadline = time.monotonic() + budget.wall_seconds
+        self.clock = clock or AgentClock(budget, resume_state=recorder.resume_state)
         self.meter = RolloutMeter(budget, recorder)
         self._recorder = recorder
         self._stop = stop
@@ -166,22 +177,36 @@ class GradingService:
             submission = Submission(
                 id=len(self._submissions) + 1, path=path, gpu=gpu, accepted_at=time.time()
             )
-            begin = time.monotonic()
-            freeze = self._try_freeze(submission)
-            seconds = time.monotonic() - begin
-            logger.debug("submission %d: frozen in %.2f s, on %s", submission.id, seconds, gpu or "cpu")
-            submission = Submission.model_validate(
-                {**submission.model_dump(), "freeze_seconds": seconds, **freeze.fields}
-            )
-            self._recorder.record_submission(submission, freeze.manifest if submission.kept else None)
-            self._on_accept(submission.id)
+            self.clock.hold_submission(submission.id)
+            try:
+                submission = self._accept_submission(submission)
+                if not submission.verdict:
+                    grading_queue.put(submission.id)
+            except BaseException:
+                self.clock.release_submission(submission.id)
+                raise
             if submission.verdict:
-                self._recorder.record_verdict(submission)
-            self._publish_submission(submission)
-            self._on_submit(self)
-            if not submission.verdict:
-                grading_queue.put(submission.id)
+                self.clock.release_submission(submission.id)
             return submission
+
+    def _accept_submission(self, submission: Submission) -> Submission:
+        """Freeze and record a submission, and return it with the result."""
+        begin = time.monotonic()
+        freeze = self._try_freeze(submission)
+        seconds = time.monotonic() - begin
+        logger.debug(
+            "submission %d: frozen in %.2f s, on %s", submission.id, seconds, submission.gpu or "cpu"
+        )
+        submission = Submission.model_validate(
+            {**submission.model_dump(), "freeze_seconds": seconds, **freeze.fields}
+        )
+        self._recorder.record_submission(submission, freeze.manifest if submission.kept else None)
+        self._on_accept(submission.id)
+        if submission.verdict:
+            self._recorder.record_verdict(submission)
+        self._publish_submission(submission)
+        self._on_submit(self)
+        return submission
 
     def find_submission(self, number: int) -> Submission | None:
         with self._state_lock:
@@ -212,7 +237,7 @@ class GradingService:
         )
 
     def remaining_seconds(self) -> float:
-        return max(0.0, self._deadline - time.monotonic())
+        return self.clock.remaining_seconds()
 
     # Called by the run
 
@@ -230,13 +255,12 @@ class GradingService:
                 self._recorder.record_verdict(submission)
 
     def start(self) -> float:
-        """Start or resume the clock, accept submissions, and return the time of the deadline."""
-        seconds_left = self.budget.wall_seconds - self._recorder.resume_state.used_seconds
+        """Start or resume the clock, accept submissions, and return the time of the earliest deadline."""
         self.started_at = time.time() - self._recorder.resume_state.used_seconds
-        self._deadline = time.monotonic() + seconds_left
+        self.clock.start()
         self._write_scores(self.list_submissions())
         self._open = True
-        return time.time() + seconds_left
+        return time.time() + self.clock.remaining_seconds()
 
     def finish_gradings(self) -> None:
         """Accept no more submissions, and wait until all have a verdict.
@@ -246,6 +270,7 @@ class GradingService:
         with self._accept_lock:
             self._open = False
             self.ended_at = time.time()
+            self.clock.end()
         self._limit_gradings()
         for grading_queue in self._queues.values():
             grading_queue.close()
@@ -266,12 +291,16 @@ class GradingService:
         elif self._note_count == MOST_NOTES + 1:
             self._recorder.record_event("warning", text="Further refusals and faults are not recorded.")
 
-    def sum_clock(self, agent_seconds: float) -> TimeBreakdown:
+    def sum_clock(self, end: AgentEnd) -> TimeBreakdown:
         submissions = self.list_submissions()
         return TimeBreakdown(
-            agent=agent_seconds,
+            agent=end.agent_seconds,
             queue=sum(s.queue_seconds or 0 for s in submissions),
             grading=sum(s.grading_seconds or 0 for s in submissions),
+            training=None
+            if end.submission_seconds is None
+            else max(0.0, end.agent_seconds - end.submission_seconds),
+            gpu=end.gpu_seconds,
         )
 
     # Steps
@@ -292,8 +321,8 @@ class GradingService:
         if gpu is None:
             first = self.graded.gpus[0] if self.graded.gpus else None
             return first, self._queues[first or "cpu"]
-        named = [name.strip() for name in gpu.split(",")]
-        if not set(named) <= set(self.graded.gpus):
+        named = [self.graded.find_gpu(name.strip()) for name in gpu.split(",")]
+        if named[0] is None or None in named:
             gpus = ", ".join(self.graded.gpus) or "none"
             raise UnknownGpu(f"This run has no GPU {gpu[:40]!r} (it has: {gpus}).", "Leave `gpu` out.")
         return named[0], self._queues[named[0]]
@@ -336,6 +365,13 @@ class GradingService:
         return model_path.relative_to(self.graded.seen_at)
 
     def _grade_submission(self, number: int, queue_seconds: float) -> None:
+        """Grade one submission, record its verdict, and let the agent's clock continue."""
+        try:
+            self._reach_and_record_verdict(number, queue_seconds)
+        finally:
+            self.clock.release_submission(number)
+
+    def _reach_and_record_verdict(self, number: int, queue_seconds: float) -> None:
         """Grade one submission and record its verdict."""
         submission = self._submissions[number]
         begin = time.monotonic()

@@ -68,6 +68,10 @@ class AgentEnd(Record):
     """How often the agent was started."""
     agent_seconds: float
     """Total of all rounds."""
+    submission_seconds: float | None = None
+    """Part of it in which the harness held a submission. None in runs of earlier versions."""
+    gpu_seconds: float | None = None
+    """The number of its GPUs times its wall time; None without a GPU."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +102,11 @@ class ResumeState:
     baselines: Mapping[Split, EvalScore] = field(default_factory=dict)
     started: bool = False
     used_seconds: float = 0.0
-    """Used part of the agent's time."""
+    """Used part of the agent's wall time."""
+    submission_seconds: float = 0.0
+    """Part of it in which the harness held a submission."""
+    gpu_seconds: float = 0.0
+    """Used GPU time."""
     rounds: int = 0
     """Finished rounds of the agent."""
     agent_end: AgentEnd | None = None
@@ -151,6 +159,7 @@ def read_resume_state(
     for entry in entries:
         of[entry.kind].append(entry.data)
     submissions = [Submission.model_validate(one["submission"]) for one in of["submitted"] + of["graded"]]
+    used = _sum_used_time(entries, noted, last_beat)
     return ResumeState(
         opened_at=entries[0].time if entries else None,
         resumed=len(of["resumed"]),
@@ -160,7 +169,9 @@ def read_resume_state(
         limits=Limits.model_validate(of["limits"][-1]) if of["limits"] else None,
         baselines={one["split"]: EvalScore.model_validate(one["score"]) for one in of["baseline"]},
         started=bool(of["started"]),
-        used_seconds=_sum_used_seconds(entries, noted, last_beat),
+        used_seconds=used.wall_seconds,
+        submission_seconds=used.submission_seconds,
+        gpu_seconds=used.gpu_seconds,
         rounds=len(of["ended"]),
         agent_end=next(
             (AgentEnd.model_validate(one["over"]) for one in of["ended"] if one.get("over")), None
@@ -181,18 +192,63 @@ def read_resume_state(
     )
 
 
-def _sum_used_seconds(entries: Iterable[LedgerEntry], noted: float, beat: Heartbeat | None) -> float:
+@dataclass(frozen=True)
+class _UsedTime:
+    wall_seconds: float = 0.0
+    submission_seconds: float = 0.0
+    gpu_seconds: float = 0.0
+
+    @classmethod
+    def from_entry(cls, data: Data, wall: str = "used_seconds") -> "_UsedTime":
+        """Read the time that an entry states. Entries of earlier versions state only the wall time."""
+        return cls(data.get(wall, 0.0), data.get("submission_seconds") or 0.0, data.get("gpu_seconds") or 0.0)
+
+
+def _sum_used_time(entries: Sequence[LedgerEntry], noted: float, beat: Heartbeat | None) -> _UsedTime:
     """Return the used part of the agent's time: from each start to the last heartbeat after it."""
-    used, started = 0.0, None
+    used, started = _UsedTime(), None
     for entry in entries:
         data: Data = entry.data
         if entry.kind == "started":
-            used, started = data.get("used_seconds", 0.0), entry
+            used, started = _UsedTime.from_entry(data), entry
         elif entry.kind == "resumed":
-            used, started = data["used_seconds"], None
+            used, started = _UsedTime.from_entry(data), None
         elif entry.kind == "ended" and data.get("over"):
-            used, started = data["over"]["agent_seconds"], None
-    return used if started is None else used + _measure_lifetime(started, noted, beat)
+            used, started = _UsedTime.from_entry(data["over"], "agent_seconds"), None
+    if started is None:
+        return used
+    seconds = _measure_lifetime(started, noted, beat)
+    held = _measure_held_seconds(entries, started, started.time + seconds)
+    gpus: Any = started.data.get("gpus", 0)
+    return _UsedTime(
+        used.wall_seconds + seconds,
+        used.submission_seconds + min(held, seconds),
+        used.gpu_seconds + gpus * seconds,
+    )
+
+
+def _measure_held_seconds(entries: Sequence[LedgerEntry], started: LedgerEntry, until: float) -> float:
+    """Return the time since a start in which the harness held at least one submission.
+
+    A submission without a verdict was held until the end. One that was not recorded yet is not known.
+    """
+    intervals: dict[int, tuple[float, float]] = {}
+    for entry in entries[entries.index(started) :]:
+        data: Data = entry.data
+        if entry.kind == "submitted":
+            intervals[data["submission"]["id"]] = data["submission"]["accepted_at"], until
+        elif entry.kind == "graded" and data["submission"]["id"] in intervals:
+            intervals[data["submission"]["id"]] = data["submission"]["accepted_at"], min(entry.time, until)
+    return measure_union_seconds(intervals.values(), started.time)
+
+
+def measure_union_seconds(intervals: Iterable[tuple[float, float]], since: float) -> float:
+    """Return the time since `since` that lies in at least one interval."""
+    total, covered = 0.0, since
+    for begin, end in sorted(intervals):
+        total += max(0.0, end - max(begin, covered))
+        covered = max(covered, end)
+    return total
 
 
 def _measure_lifetime(started: LedgerEntry, noted: float, beat: Heartbeat | None) -> float:

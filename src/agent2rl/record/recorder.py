@@ -90,6 +90,8 @@ class Recorder:
             "resumed",
             run_id=paths.run_id,
             used_seconds=resume_state.used_seconds,
+            submission_seconds=resume_state.submission_seconds,
+            gpu_seconds=resume_state.gpu_seconds,
             dead_seconds=dead,
             ungraded=len(resume_state.submissions) - len(resume_state.graded),
             mended=list(mended),
@@ -143,15 +145,19 @@ class Recorder:
         with suppress(Exception):  # an error of a watcher must not stop the run
             self._notify(event)
 
-    def record_start(self, deadline: float, instructions_version: int) -> None:
+    def record_start(self, deadline: float, instructions_version: int, gpus: int = 0) -> None:
         """Record that the agent's clock runs.
 
-        The version is that of this start: a later version of the harness may resume the run.
+        The version is that of this start: a later version of the harness may resume the run. So is the number
+        of the agent's GPUs. The deadline is the earliest possible one: it can move on the training clock.
         """
         self.record_entry(
             "started",
             deadline=deadline,
             used_seconds=self.resume_state.used_seconds,
+            submission_seconds=self.resume_state.submission_seconds,
+            gpus=gpus,
+            gpu_seconds=self.resume_state.gpu_seconds,
             monotonic=time.monotonic(),
             instructions_version=instructions_version,
         )

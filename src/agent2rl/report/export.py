@@ -80,6 +80,7 @@ def build_wide_row(view: RunView) -> Row:
         "protocol": spec.protocol,
         "profile": spec.profile,
         "expert": spec.expert,
+        "clock": spec.clock,
         "seed": spec.seed,
         "engine": spec.engine,
         "sandbox": spec.sandbox,
@@ -90,6 +91,8 @@ def build_wide_row(view: RunView) -> Row:
         "optimism_gap": result.optimism_gap if result else None,
         "agent_seconds": result.clock.agent if result and result.clock else None,
         "grading_seconds": result.clock.grading if result and result.clock else None,
+        "training_seconds": result.clock.training if result and result.clock else None,
+        "reserved_gpu_seconds": result.clock.gpu if result and result.clock else None,
     }
     usage = result.usage if result else None
     row |= {

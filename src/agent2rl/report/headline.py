@@ -19,7 +19,7 @@ ENDINGS: dict[Ending, str] = {
     "out-of-memory": "The agent ran out of memory.",
     "too-many-processes": "The agent started too many processes.",
     "disk-full": "The agent filled its disk.",
-    "budget-exhausted": "The token or dollar budget ran out.",
+    "budget-exhausted": "The budget of tokens, dollars or GPU time ran out.",
     "login-failed": "The driver's provider rejected the API key.",
     "rate-limited": "The driver's provider rate-limited the requests.",
     "driver-failed": "The driver kept failing until the agent gave up.",

@@ -27,12 +27,14 @@ def build_setup_rows(data: ReportData) -> Rows:
         ("mode", spec.mode),
         ("protocol", tables.describe_protocol(spec)),
         ("time", formatting.format_duration(budget.wall_seconds)),
+        *([] if spec.clock == "all" else [("clock", tables.describe_clock(spec.clock))]),
     ]
     limits = {
         "submissions": budget.submissions,
         "environment steps": budget.environment_steps,
         "tokens": budget.tokens,
         "dollars": budget.usd,
+        "GPU hours": budget.gpu_seconds and budget.gpu_seconds / 3600,
     }
     rows += [
         (f"max {name}", formatting.format_number(limit))

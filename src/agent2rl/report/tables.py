@@ -4,12 +4,14 @@ from agent2rl.core.grading_records import ContaminationSummary, EvalScore, Inter
 from agent2rl.core.llm import LlmUsage
 from agent2rl.core.records import (
     Budget,
+    Clock,
     ExpertHelp,
     PythonLock,
     RolloutCounts,
     Rollouts,
     RunResult,
     RunSpec,
+    TimeBreakdown,
 )
 from agent2rl.record.reader import RunView
 
@@ -47,6 +49,8 @@ def build_headline_rows(view: RunView) -> Rows:
         rows.append(("judge", spec.judge))
     if spec.expert != "full":
         rows.append(("expert", describe_expert_help(spec.expert)))
+    if spec.clock != "all":
+        rows.append(("clock", describe_clock(spec.clock)))
     if view.baseline:
         rows.append(("baseline", format_score(view.baseline)))
     if view.result:
@@ -77,6 +81,12 @@ def describe_python(python: PythonLock) -> str:
     packages = [f"{name} {version}" for name, version in python.training_packages.items()]
     parts = [python.version, *packages, pluralize(len(python.packages), "package")]
     return f"{', '.join(parts)}, lock {python.sha256[:12]}"
+
+
+def describe_clock(clock: Clock) -> str:
+    if clock == "training":
+        return "training: the time of submissions does not count"
+    return "all: wall time"
 
 
 def _build_result_rows(result: RunResult, budget: Budget) -> Rows:
@@ -122,13 +132,17 @@ def _build_result_rows(result: RunResult, budget: Budget) -> Rows:
         downtime = f"{result.dead_seconds:.0f} s of downtime not counted"
         rows.append(("resumed", f"{pluralize(result.resumed, 'time')}, after a harness crash: {downtime}"))
     if result.clock:
-        clock = result.clock
-        rows.append(
-            (
-                "time",
-                f"agent {clock.agent:.1f} s, queue {clock.queue:.1f} s, grading {clock.grading:.1f} s",
-            )
-        )
+        rows += _build_time_rows(result.clock, budget)
+    return rows
+
+
+def _build_time_rows(clock: TimeBreakdown, budget: Budget) -> Rows:
+    training = "" if clock.training is None else f" (training {clock.training:.1f} s)"
+    text = f"agent {clock.agent:.1f} s{training}, queue {clock.queue:.1f} s, grading {clock.grading:.1f} s"
+    rows: Rows = [("time", text)]
+    if clock.gpu is not None:
+        limit = "" if budget.gpu_seconds is None else f" of {budget.gpu_seconds / 3600:.4g}"
+        rows.append(("GPU time", f"{clock.gpu / 3600:.4g}{limit} GPU hours"))
     return rows
 
 

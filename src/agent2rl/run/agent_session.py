@@ -146,9 +146,7 @@ def run_agent_rounds(
             continue
         agent_end = None
         if failed or rounds > max_continues or idle or not _has_budget_to_continue(service):
-            submitted = bool(service.list_submissions())
-            ending, reason = classify_ending(last_exit, driver, recorder.paths.agent_log, submitted)
-            agent_end = AgentEnd(ending=ending, reason=reason, rounds=rounds, agent_seconds=agent_seconds)
+            agent_end = _make_agent_end(last_exit, driver, service, recorder, rounds, agent_seconds)
         _record_round_end(last_exit, agent_end, recorder)
         if agent_end:
             return agent_end
@@ -157,6 +155,30 @@ def run_agent_rounds(
         )
         round_brief = replace(round_brief, prompt=prompt, resumed=True)
         recorder.record_entry("continued", round=rounds + 1, left_seconds=service.remaining_seconds())
+
+
+def _make_agent_end(
+    last_exit: Exit,
+    driver: DriverSession,
+    service: GradingService,
+    recorder: Recorder,
+    rounds: int,
+    agent_seconds: float,
+) -> AgentEnd:
+    """Return how the agent's time ended. At a deadline, the clock says which limit was reached."""
+    submitted = bool(service.list_submissions())
+    ending, reason = classify_ending(last_exit, driver, recorder.paths.agent_log, submitted)
+    if ending == "deadline":
+        ending, limit_reason = service.clock.describe_end()
+        reason = " ".join(filter(None, (limit_reason, reason)))
+    return AgentEnd(
+        ending=ending,
+        reason=reason,
+        rounds=rounds,
+        agent_seconds=agent_seconds,
+        submission_seconds=service.clock.submission_seconds(),
+        gpu_seconds=service.clock.gpu_seconds(),
+    )
 
 
 def _make_resume_brief(brief: Brief, driver: DriverSession, service: GradingService) -> Brief:

@@ -18,6 +18,7 @@ from agent2rl.core.errors import Agent2RLError
 from agent2rl.core.records import RunResult, RunSpec
 from agent2rl.core.sandbox import ServiceSocket
 from agent2rl.core.task import Task
+from agent2rl.grading.agent_clock import AgentClock
 from agent2rl.grading.api import create_grading_app
 from agent2rl.grading.baseline import BaselineGrader
 from agent2rl.grading.contamination_scan import ContaminationScan
@@ -83,6 +84,7 @@ def _execute_run(
     agent = registry.find_agent(spec.agent)
     sandbox = PrivateSandbox(registry.find_sandbox(spec.sandbox), find_private_places(settings, spec))
     registry.require_loader(spec.engine)
+    run_steps.require_gpus(spec, settings)
     driver_setup = driver_session.DriverSetup(spec, agent, settings, resuming)
     _raise_file_limit()
     with (
@@ -180,6 +182,7 @@ def _run_agent(run: _ActiveRun, prepared: _PreparedRun) -> GradingService:
         spec, prepared.brief, assets, run.outcome.baseline, prepared.grading_child, run.settings
     )
     revisions = RevisionWatcher(recorder, workspace.HARNESS_FILES)
+    agent_gpus = len(run_steps.assign_gpus(spec, run.settings).agent)
     service = GradingService(
         grading_setup,
         spec.budget,
@@ -187,6 +190,7 @@ def _run_agent(run: _ActiveRun, prepared: _PreparedRun) -> GradingService:
         run.stop,
         on_accept=revisions.pin_submission,
         on_submit=lambda service: _update_run_meta(run, service),
+        clock=AgentClock(spec.budget, spec.clock, agent_gpus, recorder.resume_state),
     )
     with (
         serve_on_socket(create_grading_app(service, task.id, task.world is not None)) as grading_socket,
@@ -217,8 +221,16 @@ def _run_agent_with_sockets(
     """Run the agent while its processes and its code are watched, then grade what is still queued."""
     recorder, paths, observer = run.recorder, run.recorder.paths, AgentObserver(run.recorder)
     enclosure = run_steps.make_agent_enclosure(
-        run.spec, prepared.grading_child, prepared.assets, prepared.python, sockets, paths
+        run.spec,
+        prepared.grading_child,
+        prepared.assets,
+        prepared.python,
+        sockets,
+        paths,
+        run_steps.assign_gpus(run.spec, run.settings).agent,
     )
+    if run.spec.clock == "training":
+        enclosure = replace(enclosure, remaining_seconds=service.remaining_seconds)
     secrets = run_steps.read_agent_secrets(run.agent, recorder)
     launcher = agent_session.AgentLauncher(
         run.agent, prepared.sandbox, replace(enclosure, seen=observer), secrets, driver
@@ -230,10 +242,9 @@ def _run_agent_with_sockets(
         agent_end = recorder.resume_state.agent_end
         if agent_end is None:
             deadline = service.start()
-            recorder.record_start(deadline, INSTRUCTIONS_VERSION)
-            workspace.write_first_run_meta(
-                paths.workspace, run.spec, run.task, service.started_at, service.last_submit_at
-            )
+            recorder.record_start(deadline, INSTRUCTIONS_VERSION, service.clock.gpus)
+            times = _read_run_times(service)
+            workspace.write_first_run_meta(paths.workspace, run.spec, run.task, times)
             logger.debug("run %s: agent starts, %.0f s left", paths.run_id, deadline - time.time())
             agent_end = agent_session.run_agent_rounds(launcher, brief, service, recorder, run.spec.continues)
             logger.debug("run %s: agent ended: %s %s", paths.run_id, agent_end.ending, agent_end.reason)
@@ -244,9 +255,20 @@ def _run_agent_with_sockets(
 
 
 def _update_run_meta(run: _ActiveRun, service: GradingService) -> None:
-    paths, times = run.recorder.paths, (service.started_at, service.last_submit_at, service.ended_at)
-    if not workspace.write_run_meta(paths.workspace, run.spec, run.task, *times):
+    paths = run.recorder.paths
+    if not workspace.write_run_meta(paths.workspace, run.spec, run.task, _read_run_times(service)):
         logger.debug("run %s: run_meta.json was not updated", paths.run_id)
+
+
+def _read_run_times(service: GradingService) -> workspace.RunTimes:
+    return workspace.RunTimes(
+        service.started_at,
+        service.last_submit_at,
+        service.ended_at,
+        service.clock.wall_seconds(),
+        service.clock.training_seconds(),
+        service.clock.gpu_seconds(),
+    )
 
 
 def _finish_run(run: _ActiveRun, prepared: _PreparedRun, service: GradingService) -> None:

@@ -3,12 +3,14 @@
 import os
 import shutil
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import pynvml
 
+from agent2rl.core.errors import UserError
 from agent2rl.core.events import GpuSample
 from agent2rl.core.records import Limits, RequestedLimits
 
@@ -42,6 +44,47 @@ def list_visible_gpus(visible: str | None) -> tuple[str, ...]:
         visible_names = takewhile(lambda name: name != "-1", names)
         return tuple(dict.fromkeys(name for name in visible_names if name))
     return tuple(str(index) for index, _ in enumerate(Path("/dev").glob("nvidia[0-9]*")))
+
+
+@dataclass(frozen=True)
+class GpuAssignment:
+    """The GPUs of the agent and those of grading. They are the same unless some are kept for grading."""
+
+    agent: tuple[str, ...]
+    grading: tuple[str, ...]
+
+
+LAST = "last:"
+
+
+def assign_gpus(visible: Sequence[str], kept: str | None) -> GpuAssignment:
+    """Divide a run's GPUs. `kept` names those for grading alone ("6,7"), or the last ones ("last:2").
+
+    None: the agent and grading share all of them.
+    """
+    gpus = tuple(visible)
+    if kept is None:
+        return GpuAssignment(gpus, gpus)
+    if kept.startswith(LAST) and kept.removeprefix(LAST).isdecimal():
+        count = int(kept.removeprefix(LAST))
+        grading = gpus[max(0, len(gpus) - count) :]
+        is_known = 0 < count <= len(gpus)
+    else:
+        grading = tuple(dict.fromkeys(name.strip() for name in kept.split(",")))
+        is_known = set(grading) <= set(gpus)
+    available = ", ".join(gpus) or "none"
+    if not is_known:
+        raise UserError(
+            f"This run does not have the GPUs {kept!r} to keep for grading (it has: {available}).",
+            "Name some of its GPUs as CUDA_VISIBLE_DEVICES does, or write last:1.",
+        )
+    agent = tuple(name for name in gpus if name not in grading)
+    if not agent:
+        raise UserError(
+            f"With {kept!r} kept for grading, no GPU is left for the agent (the run has: {available}).",
+            "Leave out --grading-gpus, or give the run more GPUs.",
+        )
+    return GpuAssignment(agent, grading)
 
 
 def resolve_limits(runs: Path, requested: RequestedLimits | None = None) -> Limits:

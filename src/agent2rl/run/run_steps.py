@@ -97,7 +97,7 @@ class RunOutcome:
         self.usage = driver.read_usage()
         self.best = service.find_best()
         self.count_submissions(service.list_submissions())
-        self.clock = service.sum_clock(end.agent_seconds)
+        self.clock = service.sum_clock(end)
 
     def count_submissions(self, submissions: Collection[Submission]) -> None:
         self.submissions = len(submissions)
@@ -237,7 +237,9 @@ def prepare_workspace(
         )
     if not recorder.resume_state.started:
         workspace.build_workspace(paths.workspace, seen_at, spec, task, assets, python)
-    return workspace.make_brief(seen_at, spec, task, settings.gpus, python)
+    explicit = settings.gpus is not None or spec.grading_gpus is not None
+    gpus = assign_gpus(spec, settings).agent if explicit else None
+    return workspace.make_brief(seen_at, spec, task, gpus, python)
 
 
 def make_grading_child(
@@ -247,6 +249,7 @@ def make_grading_child(
     limits = recorded or machine.resolve_limits(settings.runs, spec.limits)
     if recorded is None:
         recorder.record_entry("limits", **limits.model_dump())
+    gpus = assign_gpus(spec, settings).grading
     return GradingChild(
         sandbox=sandbox,
         task=spec.task,
@@ -258,6 +261,8 @@ def make_grading_child(
         evaluator_folders=assets.evaluator_folders,
         limits=limits,
         seconds=spec.grading_seconds,
+        gpu=gpus[0] if gpus else None,
+        gpus=gpus,
         code=task.code,
         programs=count_program_sandboxes(task),
         python_path=settings.python_path,
@@ -290,6 +295,20 @@ def grade_baseline(
     return score, results
 
 
+def assign_gpus(spec: RunSpec, settings: Settings) -> machine.GpuAssignment:
+    return machine.assign_gpus(machine.list_visible_gpus(settings.gpus), spec.grading_gpus)
+
+
+def require_gpus(spec: RunSpec, settings: Settings) -> None:
+    """Raise UserError if the run lacks the GPUs for grading, or a GPU whose time is limited."""
+    gpus = assign_gpus(spec, settings)
+    if spec.budget.gpu_seconds is not None and not gpus.agent:
+        raise UserError(
+            "The agent has no GPU whose time could be limited.",
+            "Leave out --max-gpu-hours, or set CUDA_VISIBLE_DEVICES to the GPUs of the run.",
+        )
+
+
 def make_grading_setup(
     spec: RunSpec, brief: Brief, assets: Assets, baseline: EvalScore, child: GradingChild, settings: Settings
 ) -> GradingSetup:
@@ -299,7 +318,7 @@ def make_grading_setup(
         base_seen_at=workspace.get_model_path(spec),
         baseline=baseline,
         child=child,
-        gpus=machine.list_visible_gpus(settings.gpus),
+        gpus=assign_gpus(spec, settings).grading,
     )
 
 
@@ -319,6 +338,7 @@ def make_agent_enclosure(
     python: AgentPython,
     sockets: tuple[ServiceSocket, ...],
     paths: RunPaths,
+    gpus: tuple[str, ...] | None = None,
 ) -> Enclosure:
     return Enclosure(
         role="agent",
@@ -334,6 +354,7 @@ def make_agent_enclosure(
         hidden=_list_hidden_paths(spec, python),
         sockets=sockets,
         python=python.make_sandbox_python(),
+        gpus=gpus,
     )
 
 

@@ -23,6 +23,7 @@ import json
 import sys
 import textwrap
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from string import Template
 
@@ -136,6 +137,21 @@ RANKING = {
         "best submission."
     ),
 }
+CLOCKS = {
+    "all": (
+        "You have $wall seconds from your start. The clock also runs while a submission waits and is graded."
+    ),
+    "training": (
+        "You have $wall seconds. The clock stops while a submission of yours is copied, waits, is\n"
+        "checked or is graded, even if you work in that time. In any case, your time is over\n"
+        "$max_wall seconds after your start. `GET /time` says how much time you have used on both clocks\n"
+        "(`training_seconds`, `wall_seconds`), and in `remaining` how much is left."
+    ),
+}
+GPU_LIMIT = (
+    "\nYour GPU time is limited to $gpu seconds. It is the number of your GPUs times the wall time since\n"
+    "your start, even while they are idle. When it is used up, your time is over."
+)
 RUN_META = "run_meta.json"
 CHECK = "check_contamination.py"
 EVAL = "eval.py"
@@ -203,10 +219,10 @@ def make_brief(
     seen_at: PurePosixPath,
     spec: RunSpec,
     task: Task,
-    gpus: str | None = None,
+    gpus: Sequence[str] | None = None,
     python: AgentPython | None = None,
 ) -> Brief:
-    """Return the agent's brief. `gpus` restricts the GPUs that it sees."""
+    """Return the agent's brief. `gpus` are those that CUDA_VISIBLE_DEVICES names; None: it is not set."""
     python = python or find_own_python()
     instructions = _render_instructions(seen_at, spec, task, python)
     environment = {
@@ -218,7 +234,7 @@ def make_brief(
         "OUTPUT_DIR": str(seen_at / "output"),
         "AGENT2RL_PYTHON": sys.executable,
     }
-    environment |= {} if gpus is None else {"CUDA_VISIBLE_DEVICES": gpus}
+    environment |= {} if gpus is None else {"CUDA_VISIBLE_DEVICES": ",".join(gpus)}
     prompt = make_first_prompt(instructions, task.description)
     return Brief(
         task.id,
@@ -250,18 +266,24 @@ def list_given_texts(task: Task, brief: Brief, assets: Assets) -> tuple[str, ...
     return (task.description, brief.instructions, *exposed, *evaluation, *train, assets.demonstrations)
 
 
-def write_run_meta(
-    workspace: Path,
-    spec: RunSpec,
-    task: Task,
-    started_at: float,
-    last_submit_at: float | None = None,
-    ended_at: float | None = None,
-) -> bool:
+@dataclass(frozen=True)
+class RunTimes:
+    """When the agent started, submitted last and ended, and how much time it has used."""
+
+    started_at: float
+    last_submit_at: float | None = None
+    ended_at: float | None = None
+    wall_seconds: float = 0.0
+    training_seconds: float = 0.0
+    gpu_seconds: float | None = None
+
+
+def write_run_meta(workspace: Path, spec: RunSpec, task: Task, times: RunTimes) -> bool:
     """Write the run's settings and times for programs, and return whether that was possible.
 
     The agent may have put anything at this path, so no link is followed, and a directory stays.
     """
+    max_gpu_seconds = spec.budget.gpu_seconds
     meta = {
         "task": task.id,
         "base_model": str(get_model_path(spec).relative_to("models")),
@@ -269,25 +291,29 @@ def write_run_meta(
         "expert": spec.expert,
         "seed": spec.seed,
         "samples": spec.samples,
-        "start_time": int(started_at),
+        "start_time": int(times.started_at),
         "timeout_s": int(spec.budget.wall_seconds),
-        "last_submit_time": None if last_submit_at is None else int(last_submit_at),
-        "end_time": None if ended_at is None else int(ended_at),
+        "last_submit_time": None if times.last_submit_at is None else int(times.last_submit_at),
+        "end_time": None if times.ended_at is None else int(times.ended_at),
+        "clock": spec.clock,
+        "wall_timeout_s": int(spec.budget.max_wall_seconds(spec.clock)),
+        "wall_s": int(times.wall_seconds),
+        "training_s": int(times.training_seconds),
+        "gpu_s": None if times.gpu_seconds is None else int(times.gpu_seconds),
         "max_submissions": spec.budget.submissions,
         "max_environment_steps": spec.budget.environment_steps,
+        "max_gpu_s": None if max_gpu_seconds is None else int(max_gpu_seconds),
     }
     content = json.dumps(meta, indent=2) + "\n"
     return replace_untrusted_file(workspace, RUN_META, content.encode(), 0o644)
 
 
-def write_first_run_meta(
-    workspace: Path, spec: RunSpec, task: Task, started_at: float, last_submit_at: float | None = None
-) -> None:
+def write_first_run_meta(workspace: Path, spec: RunSpec, task: Task, times: RunTimes) -> None:
     """Write run_meta.json before the agent starts, in place of anything that an earlier start left there."""
     path = workspace / RUN_META
     if path.is_dir() and not path.is_symlink():
         remove_tree(path)
-    if not write_run_meta(workspace, spec, task, started_at, last_submit_at):
+    if not write_run_meta(workspace, spec, task, times):
         raise MachineError(f"{RUN_META} cannot be written to the workspace.")
 
 
@@ -310,7 +336,7 @@ def _render_instructions(seen_at: PurePosixPath, spec: RunSpec, task: Task, pyth
         "instructions.md",
         workspace=seen_at,
         model=seen_at / get_model_path(spec),
-        wall=f"{spec.budget.wall_seconds:g}",
+        clock=_render_clock(spec),
         submissions="as often as you like" if max_submissions is None else f"at most {max_submissions} times",
         python=_describe_python(python),
         agent2rl_python="python" if python.has_agent2rl else '"$AGENT2RL_PYTHON"',
@@ -338,3 +364,13 @@ def _describe_python(python: AgentPython) -> str:
     text += f" Not installed: {', '.join(missing)}." if missing else ""
     text += "" if python.has_agent2rl else f" {NO_AGENT2RL}"
     return textwrap.fill(text, 100, break_long_words=False, break_on_hyphens=False)
+
+
+def _render_clock(spec: RunSpec) -> str:
+    """Return what the agent is told about its time and its GPU time."""
+    text = CLOCKS[spec.clock] + ("" if spec.budget.gpu_seconds is None else GPU_LIMIT)
+    return Template(text).substitute(
+        wall=f"{spec.budget.wall_seconds:g}",
+        max_wall=f"{spec.budget.max_wall_seconds(spec.clock):g}",
+        gpu=f"{spec.budget.gpu_seconds or 0:g}",
+    )

@@ -29,6 +29,7 @@ from agent2rl.core.errors import MachineError
 from agent2rl.core.records import Isolation
 from agent2rl.core.sandbox import Command, Enclosure, Exit, Mount, Process, Role, Sandbox
 from agent2rl.sandboxes import resource_limits, seccomp, selftest, supervise, view
+from agent2rl.sandboxes.gpu_devices import renumber_visible_gpus
 from agent2rl.sandboxes.supervise import (
     SandboxStart,
     make_inside_command,
@@ -60,6 +61,7 @@ class BubblewrapSandbox:
         enclosure = supervise.resolve_enclosure(enclosure)
         user = choose_user(enclosure.role)
         mounts = supervise.collect_mounts(command, enclosure)
+        command = renumber_visible_gpus(command, enclosure.gpus)
         _prepare_mounts(enclosure, mounts, user)
         with view.FileSystemView(enclosure.hidden) as seen, BwrapStatus() as status:
             sockets = view.build_view(seen, enclosure, mounts, user.uid, user.make_drop_command()[:1])

@@ -110,6 +110,8 @@ LOG_BYTES = 256 << 20
 HEAD_BYTES = 2000
 CHUNK_BYTES = 1 << 16
 MOST_CHUNKS_AT_THE_END = 64
+DEADLINE_SECONDS = 0.05
+"""How often a deadline that moves is asked for at most."""
 
 
 @dataclass(frozen=True)
@@ -218,6 +220,9 @@ def _watch_until_end(
             return ending or SandboxEnding("exited")
         if breach := guard.check_limits(sandbox.list_members):
             return ending or SandboxEnding(breach.reason, breach.detail)
+        if ending is None and time.monotonic() >= due and enclosure.remaining_seconds:
+            seconds_left = enclosure.remaining_seconds()
+            due = time.monotonic() + (max(seconds_left, DEADLINE_SECONDS) if seconds_left > 0 else 0.0)
         is_due = time.monotonic() >= due
         if ending is None and (is_due or stop.is_set()):
             ending = SandboxEnding("stopped" if stop.is_set() else "deadline")

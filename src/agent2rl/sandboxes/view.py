@@ -4,6 +4,7 @@
     /etc                          a few shared files, and its own users and hosts read-only
     this Python, this package     at their own paths, wherever those are          read-only
     /proc /dev                    of its own namespaces                           /proc/sys read-only
+    /dev/nvidia*, /sys            device files of its own GPUs (`gpu_devices`)    /sys read-only
     /run/sockets/N.sock           the sockets it may connect to
     /workspace                    the workspace                                   writable
     /home/agent /tmp              directories of the scratch                      writable
@@ -26,9 +27,11 @@ from typing import Self
 
 from agent2rl.core.errors import UserError
 from agent2rl.core.sandbox import BARE_PYTHON, Enclosure, Mount
+from agent2rl.sandboxes.gpu_devices import list_device_mounts
 from agent2rl.sandboxes.supervise import INSIDE
 
 WORKSPACE = PurePosixPath("/workspace")
+DEVICES = PurePosixPath("/dev")
 HOME = PurePosixPath("/home/agent")
 TEMPORARY = PurePosixPath("/tmp")
 SOCKETS = PurePosixPath("/run/sockets")
@@ -180,7 +183,7 @@ def add_accounts(view: FileSystemView, uid: int) -> None:
         view.add_text_file(PurePosixPath("/etc") / name, content)
 
 
-def add_proc_and_dev(view: FileSystemView, memory_bytes: int, gpus: bool) -> None:
+def add_proc_and_dev(view: FileSystemView, memory_bytes: int, gpus: Sequence[str] | None) -> None:
     """Add /proc and /dev. bwrap leaves /proc/sys writable for files' owner 0, so it is mounted read-only."""
     view.add_arguments("--proc", "/proc")
     for name in PROC_READ_ONLY:
@@ -189,9 +192,11 @@ def add_proc_and_dev(view: FileSystemView, memory_bytes: int, gpus: bool) -> Non
     view.add_arguments("--dev", "/dev")
     shared = min(MOST_SHARED_MEMORY_BYTES, memory_bytes // 4)
     view.add_arguments("--perms", "1777", "--size", str(shared), "--tmpfs", "/dev/shm")
-    if gpus and Path("/dev/nvidiactl").exists():  # an environment variable names the agent's own
-        for device in sorted(Path("/dev").glob("nvidia*")):
-            view.add_arguments("--dev-bind", device, device)
+    if devices := list_device_mounts(gpus):
+        for folder in sorted({PurePosixPath(device.target).parent for device in devices} - {DEVICES}):
+            view.add_arguments("--perms", "0755", "--dir", folder)
+        for device in devices:
+            view.add_arguments("--dev-bind", device.source, device.target)
         view.add_arguments("--ro-bind", "/sys", "/sys")
     view.add_arguments("--remount-ro", "/dev")
 
@@ -245,7 +250,7 @@ def build_view(
     add_system_directories(view, LIBRARIES if bare else SYSTEM)
     add_etc_files(view, LOADER if bare else SETTINGS)
     add_accounts(view, uid)
-    add_proc_and_dev(view, enclosure.limits.memory_bytes, gpus=not bare)
+    add_proc_and_dev(view, enclosure.limits.memory_bytes, () if bare else enclosure.gpus)
     view.bind_path(enclosure.scratch / "tmp", TEMPORARY, "--bind")
     view.bind_path(enclosure.scratch / "home", HOME, "--bind")
     view.bind_path(enclosure.workspace, WORKSPACE, "--bind")

@@ -32,7 +32,7 @@ from agent2rl.analysis.timeline import AgentTimeline
 from agent2rl.core.grading_records import Interval, Split, Submission
 from agent2rl.core.llm import LlmExchange
 from agent2rl.core.record import Record
-from agent2rl.core.records import Ending, ExpertHelp, Mode, RunResult, ScoringProtocol
+from agent2rl.core.records import Clock, Ending, ExpertHelp, Mode, RunResult, ScoringProtocol
 from agent2rl.record.reader import State
 
 # Spending over time, in seconds since the agent's start.
@@ -138,6 +138,7 @@ class RunDigest(Record):
     profile: str | None = None
     """The published profile that evaluated it; None if the task's own evaluation did."""
     expert: ExpertHelp = "full"
+    clock: Clock = "all"
     seed: int
     budget_seconds: float
     state: State
@@ -175,12 +176,13 @@ class RunDigest(Record):
 
     @cached_property
     def task_setting(self) -> str:
-        """The task, its published profile and its expert help.
+        """The task, its published profile, its expert help and its clock.
 
-        All statistics treat different profiles and different levels of help as different tasks.
+        All statistics treat different profiles, levels of help and clocks as different tasks.
         """
         help_level = "" if self.expert == "full" else f"expert {self.expert}"
-        settings = ", ".join(filter(None, (self.profile, help_level)))
+        clock = "" if self.clock == "all" else f"clock {self.clock}"
+        settings = ", ".join(filter(None, (self.profile, help_level, clock)))
         return f"{self.task} ({settings})" if settings else self.task
 
     @cached_property
@@ -234,6 +236,7 @@ def digest_run(record: RecordedRun, findings: Findings) -> RunDigest:
         protocol=spec.protocol,
         profile=spec.profile,
         expert=spec.expert,
+        clock=spec.clock,
         seed=spec.seed,
         budget_seconds=spec.budget.wall_seconds,
         state=view.state,

@@ -68,7 +68,7 @@ PROVIDER: dict[Ending, str] = {
     "login-failed": "The provider of the driver LLM refused the API key.",
     "rate-limited": "The provider of the driver LLM rate-limited the agent.",
     "driver-failed": "The driver LLM failed or stopped responding.",
-    "budget-exhausted": "The token or dollar budget of the driver LLM was used up.",
+    "budget-exhausted": "The budget of tokens, dollars or GPU time was used up.",
 }
 BROKEN: dict[Ending, tuple[FailureKind, str]] = {
     "out-of-memory": ("out-of-memory", "The agent's processes were killed at the memory limit."),
