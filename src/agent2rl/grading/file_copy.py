@@ -7,6 +7,7 @@ import ctypes
 import fcntl
 import hashlib
 import os
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -49,6 +50,17 @@ def share_blocks(source: int, target: int) -> bool:
     except OSError:
         return False
     return True
+
+
+def can_share_blocks(directory: Path) -> bool:
+    """Return whether copies in a directory share blocks; False if nothing can be written there."""
+    try:
+        with tempfile.TemporaryFile(dir=directory) as source, tempfile.TemporaryFile(dir=directory) as copy:
+            source.write(bytes(4096))
+            source.flush()
+            return share_blocks(source.fileno(), copy.fileno())
+    except OSError:
+        return False
 
 
 def _read_chunks(source: int, size: int, cancelled: threading.Event) -> Iterator[bytes]:
