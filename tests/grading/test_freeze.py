@@ -1,5 +1,6 @@
 """Freezing: whatever the agent puts in its workspace, and does to it meanwhile, nothing else is ever read."""
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -22,7 +23,17 @@ from hypothesis import strategies as st
 
 from agent2rl.core.errors import MachineError, Refusal
 from agent2rl.core.grading_records import Manifest
-from agent2rl.grading.freeze import FICLONE, FreezeLimits, compute_manifest, freeze_submission, select_files
+from agent2rl.grading import freeze
+from agent2rl.grading.file_copy import FICLONE
+from agent2rl.grading.freeze import (
+    DELETE_HINT,
+    LARGE_BYTES,
+    FreezeLimits,
+    NoDiskSpace,
+    compute_manifest,
+    freeze_submission,
+    select_files,
+)
 
 LIMITS = FreezeLimits(entries=20, bytes=1 << 20)
 SUBMISSION = PurePosixPath("output/model")
@@ -509,6 +520,67 @@ def test_blocks_are_shared_first_and_copied_only_where_the_filesystem_cannot(
         manifest = frozen(workspace)
     assert requests == [FICLONE] * 2
     assert manifest == compute_manifest(model)
+
+
+SHARDS = ("a.safetensors", "b.safetensors", "c.safetensors")
+ROOMY = FreezeLimits(entries=20, bytes=1 << 30)
+
+
+@pytest.fixture
+def sharded(model: Path) -> Path:
+    """A model with three files that are large enough to be copied side by side."""
+    (model / "model.safetensors").unlink()
+    (model / "model.safetensors.index.json").write_text("{}")
+    for number, name in enumerate(SHARDS):
+        (model / name).write_bytes(bytes([number]) * (LARGE_BYTES + 1000 * number))
+    return model
+
+
+def test_large_files_are_copied_side_by_side_and_whole(workspace: Path, sharded: Path) -> None:
+    manifest = frozen(workspace, limits=ROOMY)
+    copy = workspace.parent / "frozen"
+    assert manifest == compute_manifest(copy) == compute_manifest(sharded)
+    assert all((copy / name).read_bytes() == (sharded / name).read_bytes() for name in SHARDS)
+
+
+@pytest.mark.parametrize("name", SHARDS)
+def test_a_large_file_that_changes_while_others_are_copied_is_refused_by_name(
+    workspace: Path, sharded: Path, name: str
+) -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with just_before_opening(workspace.parent / "frozen" / name, lambda: os.truncate(sharded / name, 7)):
+        assert f"{name} changed while it was copied" in refusal(workspace, limits=ROOMY)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_a_submission_that_does_not_fit_on_the_disk_is_refused_with_the_figures(
+    workspace: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(freeze, "share_blocks", lambda *_: False)
+    with pytest.raises(NoDiskSpace) as caught:
+        frozen(workspace, limits=FreezeLimits(spare_bytes=10**18))
+    assert "The submission has 0.0 MB and does not fit on the disk: " in caught.value.message
+    assert "1000000000.0 GB are needed to copy it." in caught.value.message
+    assert caught.value.hint == DELETE_HINT
+    assert not (workspace.parent / "frozen").exists()
+
+
+def test_a_copy_that_shares_blocks_needs_no_free_space(
+    workspace: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(freeze, "share_blocks", lambda *_: True)
+    frozen(workspace, limits=FreezeLimits(spare_bytes=10**18))
+    assert not list((workspace.parent / "frozen").glob("tmp*"))
+
+
+def test_a_disk_that_becomes_full_during_the_copy_is_told_to_the_agent(
+    workspace: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(freeze, "copy_and_hash", fail)
+    assert "The disk became full while the submission was copied. Delete files" in refusal(workspace)
 
 
 def test_no_descriptor_is_left_open(workspace: Path, model: Path) -> None:

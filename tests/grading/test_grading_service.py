@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 
 from agent2rl import registry
@@ -20,18 +22,22 @@ from agent2rl.core.grading_records import (
     ExampleResult,
     Interval,
     Lineage,
+    Split,
     Submission,
     find_best_submission,
 )
 from agent2rl.core.records import Budget, Limits, RunSpec
 from agent2rl.grading.api import create_grading_app
 from agent2rl.grading.base_model import read_base_model
-from agent2rl.grading.grading_child import GradingChild
+from agent2rl.grading.grading_child import GradingChild, SplitFile
+from agent2rl.grading.lineage import LineageReport, WeightsOrigin, trace_weights
 from agent2rl.grading.server import serve_on_socket
 from agent2rl.grading.service import GradingService, GradingSetup
+from agent2rl.grading.untrusted_model_files import weights_sha256
 from agent2rl.models.abacus import Abacus
 from agent2rl.record.ledger import read_ledger
 from agent2rl.record.recorder import Recorder
+from agent2rl.run.assets import write_split_file
 
 WORKSPACE = PurePosixPath("/workspace")
 
@@ -227,3 +233,75 @@ def test_a_scores_file_that_cannot_be_written_delays_no_verdict(
     if spoilt == "a link":
         assert [entry["submission_id"] for entry in json.loads(place.read_text())] == [number]
         assert not place.is_symlink()
+
+
+def write_trained(recorder: Recorder, name: str) -> str:
+    """Write the abacus with other weights, and return the path to submit."""
+    model = Abacus.base()
+    model.weight[:] += np.random.default_rng(0).normal(0, 0.01, model.weight.shape).astype("float32")
+    model.save(recorder.paths.workspace / "output" / name)
+    return f"output/{name}"
+
+
+def list_kinds(recorder: Recorder) -> list[str]:
+    ledger = read_ledger(recorder.paths.ledger, recorder.paths.ledger_head)
+    return [entry.kind for entry in ledger.entries]
+
+
+def test_the_weights_are_compared_while_the_submission_is_graded(
+    service: GradingService, recorder: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    has_results = threading.Event()
+    record_results, trace = recorder.record_results, trace_weights
+
+    def record_and_tell(*arguments: Any, **extra: Any) -> None:
+        record_results(*arguments, **extra)
+        has_results.set()
+
+    def wait_and_trace(*arguments: Any) -> WeightsOrigin:
+        assert has_results.wait(60), "the grading waits for the comparison"
+        return trace(*arguments)
+
+    monkeypatch.setattr(recorder, "record_results", record_and_tell)
+    monkeypatch.setattr("agent2rl.grading.service.trace_weights", wait_and_trace)
+    examples = registry.find_task("gsm8k-mini").load(None).feedback[:5]
+    splits: dict[Split, SplitFile] = {"feedback": write_split_file(examples, tmp_path / "splits")}
+    graded = replace(service.graded, child=replace(service.graded.child, splits=splits))
+    service = GradingService(graded, service.budget, recorder, threading.Event())
+    service.start()
+    number = service.submit(write_trained(recorder, "trained")).id
+    service.finish_gradings()
+    done = service.find_submission(number)
+    assert done is not None
+    assert done.verdict == "scored", done.message
+    assert done.weights_sha256 == weights_sha256(recorder.paths.submission_paths(number).model)
+    assert list_kinds(recorder) == ["opened", "submitted", "results", "lineage", "graded"]
+    origin = LineageReport.model_validate_json(recorder.paths.submission_paths(number).lineage.read_bytes())
+    assert done.lineage == origin.verdict
+
+
+def test_the_origin_of_weights_that_could_not_be_graded_is_on_the_record(
+    service: GradingService, recorder: Recorder
+) -> None:
+    number = service.submit(write_trained(recorder, "trained")).id  # the service has no examples
+    service.finish_gradings()
+    done = service.find_submission(number)
+    assert done is not None
+    assert done.verdict == "failed"
+    assert list_kinds(recorder) == ["opened", "submitted", "lineage", "graded"]
+
+
+def test_a_submission_that_does_not_fit_on_the_disk_is_rejected_with_what_to_delete(
+    service: GradingService, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("first", "second"):
+        service.submit(write_trained(recorder, name))
+    service.submit("output/none")
+    monkeypatch.setattr("agent2rl.grading.service.SPARE_BYTES", 10**18)
+    monkeypatch.setattr("agent2rl.grading.freeze.share_blocks", lambda *_: False)
+    with connect(service) as client:
+        answer = client.post("/submit", json={"model_path": "output/second"}).json()
+    service.finish_gradings()
+    assert answer["verdict"] == "rejected"
+    assert "does not fit on the disk" in answer["message"]
+    assert answer["message"].endswith("so you can delete it. You submitted: output/first.")

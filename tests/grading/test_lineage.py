@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,9 +16,10 @@ from safetensors.numpy import save_file
 from transformers import LlamaForCausalLM
 
 from agent2rl import registry
+from agent2rl.core.errors import GradingError
 from agent2rl.grading.base_model import BaseModel, read_base_model
 from agent2rl.grading.checks import ResavedBase, check_submission
-from agent2rl.grading.lineage import LineageReport, trace_lineage
+from agent2rl.grading.lineage import LineageReport, differs_from_base, trace_lineage, trace_weights
 from agent2rl.grading.verify import verify_run
 from agent2rl.models.abacus import Abacus
 from tests.helpers import model_families
@@ -450,3 +452,50 @@ say(own=own, other=submit(OUTPUT / "other"))
     assert LineageReport.model_validate_json(where.read_bytes()).verdict == "foreign"
     where.write_text(where.read_text().replace("foreign", "derived"))
     assert verify_run(run.paths).fault == "submissions/2/lineage.json was changed"
+
+
+# How it is measured
+
+
+def test_a_sample_tells_a_child_from_the_base_and_leaves_the_rest_to_the_full_comparison(
+    parent: LlamaForCausalLM, child: LlamaForCausalLM, base: BaseModel, tmp_path: Path
+) -> None:
+    own = get_weights(parent)
+    edited = {name: tensor.clone() for name, tensor in own.items()}
+    edited["model.embed_tokens.weight"].view(-1)[-1] += 1
+    wider = {name: tensor.double() for name, tensor in own.items()}
+    for name, tensors, differs in (
+        ("child", get_weights(child), True),
+        ("copy", own, False),
+        ("wider", wider, False),
+    ):
+        submission = model_families.write_model(tensors, parent, tmp_path / name)
+        assert differs_from_base(submission, base) == differs, name
+        assert trace_weights(submission, base).copied != differs, name
+    submission = model_families.write_model(edited, parent, tmp_path / "edited")
+    assert not trace_weights(submission, base).copied
+
+
+def test_the_base_in_other_files_is_told_by_its_digest_alone(
+    parent: LlamaForCausalLM, base: BaseModel, tmp_path: Path
+) -> None:
+    origin = trace_weights(model_families.write_model(get_weights(parent), parent, tmp_path / "copy"), base)
+    assert (origin.sha256, origin.lineage) == (base.weights_sha256, None)
+
+
+def test_the_report_does_not_depend_on_the_number_of_workers(
+    parent: LlamaForCausalLM, stranger: Weights, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reports = []
+    for workers in (1, 7):
+        monkeypatch.setattr("agent2rl.grading.lineage.MOST_WORKERS", workers)
+        reports.append(told(model_families.add_weights(get_weights(parent), stranger, 0.5)))
+    assert reports[0] == reports[1]
+    assert reports[0].alignment is not None
+
+
+def test_a_stopped_run_does_not_wait_for_the_comparison(base: BaseModel) -> None:
+    stop = threading.Event()
+    stop.set()
+    with pytest.raises(GradingError, match="stopped"):
+        trace_lineage(base.directory, base, stop)

@@ -14,6 +14,7 @@ from rich.markup import escape
 from agent2rl import registry
 from agent2rl.cli.options import agent_python, as_json, judge, search
 from agent2rl.run.grading_proxy_setup import GradingProxyOptions
+from agent2rl.run.model_preflight import check_base_model
 from agent2rl.run.preflight import PreflightFinding, check_agent_python, check_machine, check_task
 from agent2rl.run.settings import read_settings
 
@@ -33,6 +34,7 @@ DIRECTORY = click.Path(path_type=Path, file_okay=False, exists=True)
     "--tasks-dir", type=DIRECTORY, multiple=True, help="Also look for task folders here. Can be repeated."
 )
 @agent_python
+@click.option("--model", help="Also check whether this machine can run with this base model.")
 @search
 @judge
 @as_json
@@ -42,6 +44,7 @@ def check_command(
     data_dir: Path | None,
     tasks_dir: tuple[Path, ...],
     agent_python: Path | None,
+    model: str | None,
     search: str | None,
     judge: str | None,
     as_json: bool,
@@ -49,6 +52,8 @@ def check_command(
     """Check this machine, or a task.
 
     Without TASK, this tests every promise of the sandbox and looks for GPUs, API keys, disk space and data.
+    With --model, it also checks whether the sandbox can read the model, whether a submission of its size fits
+    on the disk, and whether its weights fit into the GPUs' memory.
 
     With TASK, it grades the task's gold answers and wrong answers as it grades submissions: gold answers
     must score 100 and wrong answers 0. --search also tries one search. With --judge, the judge grades the
@@ -60,6 +65,7 @@ def check_command(
     agent2rl check
     agent2rl check gsm8k-mini
     agent2rl check --agent-python ~/envs/trl
+    agent2rl check --model ./models/qwen-7b
 
     Exit code: 1 if something is broken, else 0. Missing optional parts are listed but are not an error.
     """
@@ -72,6 +78,8 @@ def check_command(
         findings = check_task(name, data_dir, where, sandbox, GradingProxyOptions(search, judge=judge))
     if agent_python:
         findings = chain([check_agent_python(agent_python, where, sandbox)], findings)
+    if model is not None:
+        findings = chain(findings, check_base_model(model, where, sandbox))
     console = Console(highlight=False, soft_wrap=True)
     seen: list[PreflightFinding] = []
     for finding in findings:

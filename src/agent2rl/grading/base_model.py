@@ -1,6 +1,7 @@
 """The untouched base model that submissions are compared with. It is the user's own, so it is trusted."""
 
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +13,7 @@ from agent2rl.core.engine import CHAT_FORMAT_FILE, MAX_TEXT_CHARACTERS, ChatForm
 from agent2rl.core.errors import Refusal, UserError
 from agent2rl.core.grading_records import Manifest
 from agent2rl.grading.config_and_tokenizer import END_TOKENS, config_value, read_numbers, read_token_ids
+from agent2rl.grading.file_hashes import FileHashCache
 from agent2rl.grading.freeze import (
     CONFIG,
     TEMPLATE,
@@ -92,23 +94,29 @@ class BaseModel:
         return frozenset(numbers if number is None else {*numbers, number})
 
 
-def read_base_model(directory: Path) -> BaseModel:
+def read_base_model(directory: Path, hashes: FileHashCache | None = None) -> BaseModel:
     """Read a base model. It is the user's, so a fault in it is a user error and not a refusal."""
     try:
-        return BaseModel(
-            directory=directory,
-            config=read_object(directory / CONFIG, MIB),
-            tensors=read_tensors(directory),
-            templates=frozenset(read_templates(directory)),
-            chat_format=read_chat_format(directory),
-            weights_sha256=weights_sha256(directory),
-            manifest=compute_manifest(directory),
-        )
+        config = read_object(directory / CONFIG, MIB)
+        tensors = read_tensors(directory)
+        templates, chat_format = frozenset(read_templates(directory)), read_chat_format(directory)
+        with ThreadPoolExecutor(1, "base-model") as pool:
+            weights = pool.submit(_hash_weights, directory, tensors, hashes)
+            manifest = compute_manifest(directory, hashes)
+            digest = weights.result()
+        return BaseModel(directory, config, tensors, templates, chat_format, digest, manifest)
     except (Refusal, OSError) as error:
         raise UserError(
             f"The base model {directory} cannot be used: {error}",
             "Name a directory with config.json and safetensors weights.",
         ) from error
+
+
+def _hash_weights(directory: Path, tensors: Mapping[str, Tensor], hashes: FileHashCache | None) -> str:
+    if hashes is None:
+        return weights_sha256(directory)
+    files = sorted({tensor.file for tensor in tensors.values()})
+    return hashes.get_digest("weights", files, lambda: weights_sha256(directory))
 
 
 def read_templates(directory: Path) -> Iterator[str]:

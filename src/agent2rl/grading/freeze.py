@@ -14,13 +14,15 @@ content of the files.
 """
 
 import errno
-import fcntl
 import hashlib
 import os
 import shlex
 import shutil
 import stat
+import tempfile
+import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -33,6 +35,8 @@ from pydantic import ValidationError
 from agent2rl.core.engine import CHAT_FORMAT_FILE
 from agent2rl.core.errors import GradingError, MachineError, Refusal
 from agent2rl.core.grading_records import FileHash, Manifest
+from agent2rl.grading.file_copy import copy_and_hash, share_blocks
+from agent2rl.grading.file_hashes import FileHashCache
 from agent2rl.grading.untrusted_model_files import INDEX, SAVE_HINT, SINGLE
 from agent2rl.record.files import sha256_file, sync_directory
 from agent2rl.record.paths import SubmissionPaths
@@ -112,15 +116,23 @@ def _matching(names: Collection[str], patterns: tuple[str, ...]) -> tuple[str, .
 
 # Copying.
 
-CHUNK = 4 * 2**20
+LARGE_BYTES = 8 * 2**20
+"""Files from this size on are copied side by side, after all others."""
+MOST_COPIERS = 8
 PATH_LENGTH = 4096
-FICLONE = 0x40049409
-"""The ioctl that lets one file share the blocks of another, if the filesystem supports it."""
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-COPY = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-FOLDER_MODE, FILE_MODE = 0o755, 0o644
+FOLDER_MODE = 0o755
 """Set despite the umask: the grading child may be another user. The run directory keeps all others out."""
+
+DELETE_HINT = (
+    "Delete files that you no longer need, such as old checkpoints and optimizer states, then submit again. "
+    "What you submitted before was copied, so you can delete it."
+)
+
+
+class NoDiskSpace(Refusal):
+    """The disk has no room for the copy of a submission."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +145,8 @@ class FreezeLimits:
     """Total apparent size of the selected files; holes count like data."""
     name_length: int = 255
     """Bytes of one name."""
+    spare_bytes: int = 0
+    """Disk space that must be left after the copy."""
 
 
 class _FileState(NamedTuple):
@@ -176,17 +190,22 @@ def freeze_submission(
     return FrozenSubmission(_build_manifest(copy.files), left_out)
 
 
-def compute_manifest(directory: Path) -> Manifest:
+def compute_manifest(directory: Path, hashes: FileHashCache | None = None) -> Manifest:
     """Return the manifest of a directory that does not change: a base model or a frozen submission."""
+    hash_file = hashes.hash_file if hashes else sha256_file
     paths = [
         Path(folder, name) for folder, _, names in os.walk(directory, onerror=_raise_error) for name in names
     ]
-    return _build_manifest(
-        FileHash(
-            path=path.relative_to(directory).as_posix(), size=path.stat().st_size, sha256=sha256_file(path)
-        )
-        for path in paths
-    )
+
+    def describe(path: Path) -> FileHash:
+        size = path.stat().st_size
+        return FileHash(path=path.relative_to(directory).as_posix(), size=size, sha256=hash_file(path))
+
+    large = {path for path in paths if path.stat().st_size >= LARGE_BYTES}
+    with ThreadPoolExecutor(MOST_COPIERS, "hashing") as pool:
+        described = pool.map(describe, large)
+        small = [describe(path) for path in paths if path not in large]
+        return _build_manifest([*small, *described])
 
 
 def require_intact_copy(where: SubmissionPaths, digest: str | None) -> None:
@@ -217,6 +236,7 @@ class _SubmissionCopy:
         self.files: list[FileHash] = []
         self._root = root
         self._limits = limits
+        self._cancelled = threading.Event()
 
     def copy_files(
         self, source: int, destination: Path, select: Callable[[Collection[str]], SelectedFiles]
@@ -225,14 +245,31 @@ class _SubmissionCopy:
         selected = select(self._list_names(source))
         before = self._read_states(source, selected.taken)
         self._check_limits(before)
-        for name, state in before.items():
-            self._copy_selected(source, self._root / name, state, destination / name)
+        self._require_disk_space(source, before, destination)
+        self._copy_all(source, before, destination)
         if (
             select(self._list_names(source)).taken != selected.taken
             or self._read_states(source, before) != before
         ):
             raise _change_refusal(self._root)
         return selected.left_out
+
+    def _copy_all(self, source: int, states: dict[str, _FileState], destination: Path) -> None:
+        large = [name for name, state in states.items() if state.size >= LARGE_BYTES]
+        for name in (name for name in states if name not in large):
+            self._copy_selected(source, self._root / name, states[name], destination / name)
+        with ThreadPoolExecutor(MOST_COPIERS, "freeze") as pool:
+            copies = [
+                pool.submit(self._copy_selected, source, self._root / name, states[name], destination / name)
+                for name in large
+            ]
+            try:
+                for copy in as_completed(copies):
+                    copy.result()
+            except BaseException:
+                self._cancelled.set()
+                pool.shutdown(cancel_futures=True)
+                raise
 
     def _list_names(self, source: int) -> list[str]:
         with _explain_read_errors(self._root), os.scandir(source) as entries:
@@ -265,6 +302,29 @@ class _SubmissionCopy:
                 "Leave only the model's own files in it, in the base model's precision.",
             )
 
+    def _require_disk_space(self, source: int, states: dict[str, _FileState], destination: Path) -> None:
+        size, spare = sum(state.size for state in states.values()), self._limits.spare_bytes
+        free = shutil.disk_usage(destination).free
+        largest = max(states, key=lambda name: states[name].size)
+        if free < size + spare and not self._can_share_blocks(source, largest, destination):
+            raise NoDiskSpace(
+                f"The submission has {_format_size(size)} and does not fit on the disk: {_format_size(free)} "
+                f"are free, and {_format_size(size + spare)} are needed to copy it.",
+                DELETE_HINT,
+            )
+
+    def _can_share_blocks(self, directory: int, name: str, destination: Path) -> bool:
+        """Return whether a copy on this file system takes no space."""
+        with _explain_read_errors(self._root / name):
+            source = os.open(name, FILE, dir_fd=directory)
+        try:
+            with tempfile.TemporaryFile(dir=destination) as probe:
+                return stat.S_ISREG(os.fstat(source).st_mode) and share_blocks(source, probe.fileno())
+        except OSError:
+            return False
+        finally:
+            os.close(source)
+
     def _copy_selected(self, directory: int, path: PurePosixPath, state: _FileState, target: Path) -> None:
         with _explain_read_errors(path):
             source = os.open(path.name, FILE, dir_fd=directory)
@@ -272,7 +332,7 @@ class _SubmissionCopy:
             if _read_state(os.fstat(source)) != state:
                 raise _change_refusal(path)
             with _explain_write_errors(target):
-                digest = _copy_file(source, target, state.size)
+                digest = copy_and_hash(source, target, state.size, self._cancelled)
             if digest is None or _read_state(os.fstat(source)) != state:
                 raise _change_refusal(path)
         finally:
@@ -285,31 +345,6 @@ def _make_directory(directory: Path) -> None:
     with _explain_write_errors(directory):
         directory.mkdir()
         directory.chmod(FOLDER_MODE)
-
-
-def _copy_file(source: int, target: Path, size: int) -> str | None:
-    """Copy a file and return its sha256, or None if its size is not exactly `size` bytes."""
-    digest = hashlib.sha256()
-    count = 0
-    with open(os.open(target, COPY), "r+b") as copy:
-        os.fchmod(copy.fileno(), FILE_MODE)
-        cloned = _clone_blocks(source, copy.fileno())
-        while count <= size and (chunk := os.read(copy.fileno() if cloned else source, CHUNK)):
-            count += len(chunk)
-            digest.update(chunk)
-            if not cloned:
-                copy.write(chunk)
-        copy.flush()
-        os.fsync(copy.fileno())  # the copy must survive a power loss before the submission is acknowledged
-    return digest.hexdigest() if count == size else None
-
-
-def _clone_blocks(source: int, target: int) -> bool:
-    try:
-        fcntl.ioctl(target, FICLONE, source)
-    except OSError:
-        return False
-    return True
 
 
 def _open_directory(workspace: Path, relative: PurePosixPath, limits: FreezeLimits) -> int:
@@ -402,10 +437,16 @@ def _explain_read_errors(path: PurePosixPath) -> Iterator[None]:
 
 @contextmanager
 def _explain_write_errors(target: Path) -> Iterator[None]:
-    """Turn errors while writing the copy into errors of the machine."""
+    """Turn errors while writing the copy into errors of the machine; a full disk, into a refusal."""
     try:
         yield
     except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise NoDiskSpace("The disk became full while the submission was copied.", DELETE_HINT) from error
         raise MachineError(
             f"Cannot copy the submission to {target}: {error.strerror}.", "Free some disk space."
         ) from error
+
+
+def _format_size(size: int) -> str:
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"

@@ -12,13 +12,17 @@ their ancestors, so somebody else's fine-tune of the same base also counts as de
 docs/design/lineage.md has the method, and how often it errs.
 """
 
-from collections.abc import Mapping
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from math import sqrt
 from pathlib import Path
 from statistics import median
-from typing import Literal
+from typing import Literal, TypeVar
 
+from agent2rl.core.errors import GradingError
 from agent2rl.core.grading_records import Lineage
 from agent2rl.core.records import Record
 from agent2rl.grading.base_model import BaseModel
@@ -28,6 +32,7 @@ from agent2rl.grading.tensor_comparison import (
     NotFinite,
     RestGeometry,
     TensorFit,
+    differs_in_sample,
     is_rearranged,
     matrix_shape,
     measure_added_rows,
@@ -40,6 +45,7 @@ from agent2rl.grading.untrusted_model_files import (
     format_values,
     read_tensors,
     tensor_sha256,
+    weights_sha256,
 )
 
 SIDE, VALUES = 8, 1024
@@ -68,6 +74,10 @@ MOSTLY = 0.5
 EDITED = 1e-5
 """Training changes a larger share of all values; an edit by hand need not."""
 
+MOST_WORKERS = 16
+"""Tensors that are compared at once, if there are so many cores."""
+
+T = TypeVar("T")
 State = Literal["unchanged", "kept", "lost", "rescaled", "rearranged", "unmeasured", "small"]
 
 
@@ -135,14 +145,55 @@ class LineageReport(Record):
         return f"Lineage unknown: {self.reason}" if self.verdict == "unknown" else ""
 
 
-def trace_lineage(submission: Path, base: BaseModel) -> LineageReport:
-    """Determine the origin of a submission's weights. The submission must have passed the checks."""
+@dataclass(frozen=True)
+class WeightsOrigin:
+    """What a full pass over a submission's weights finds out."""
+
+    sha256: str
+    lineage: LineageReport | None
+    """None if they are the base's weights, byte by byte."""
+
+    @property
+    def copied(self) -> bool:
+        return self.lineage is None or self.lineage.verdict == "copied"
+
+
+def trace_weights(submission: Path, base: BaseModel, stop: threading.Event | None = None) -> WeightsOrigin:
+    """Hash a submission's weights and determine their origin, side by side."""
+    with ThreadPoolExecutor(1, "weights") as pool:
+        hashing = pool.submit(weights_sha256, submission)
+        if not differs_from_base(submission, base) and hashing.result() == base.weights_sha256:
+            return WeightsOrigin(base.weights_sha256, None)
+        lineage = trace_lineage(submission, base, stop)
+        return WeightsOrigin(hashing.result(), lineage)
+
+
+def differs_from_base(submission: Path, base: BaseModel) -> bool:
+    """Return whether a sample of the weights shows that they are not the base's.
+
+    True is certain. False is not: then only a full comparison tells.
+    """
+    submitted = read_tensors(submission)
+    common = submitted.keys() & base.tensors.keys()
+    return any(differs_in_sample(submitted[name], base.tensors[name]) for name in sorted(common))
+
+
+def trace_lineage(submission: Path, base: BaseModel, stop: threading.Event | None = None) -> LineageReport:
+    """Determine the origin of a submission's weights. The submission must have passed the checks.
+
+    `stop` ends it early with a GradingError.
+    """
     submitted = read_tensors(submission)
     common = sorted(submitted.keys() & base.tensors.keys())
     tensors = {name: _leading_rows(submitted[name], base.tensors[name]) for name in common}
-    seen = tuple(_compare_tensor(name, tensors[name], base.tensors[name]) for name in common)
-    seen = tuple(_with_added_rows(one, submitted[one.name], base.tensors[one.name]) for one in seen)
-    rests = _measure_rests(seen, tensors, base.tensors)
+    workers = _TensorWorkers({name: base.tensors[name].parameters for name in common}, stop)
+
+    def compare(name: str) -> TensorLineage:
+        one = _compare_tensor(name, tensors[name], base.tensors[name])
+        return _with_added_rows(one, submitted[name], base.tensors[name])
+
+    seen = tuple(workers.measure(compare, common).values())
+    rests = _measure_rests(seen, tensors, base.tensors, workers)
     evidence = _Evidence(seen, rests)
     changed = _changed_values(seen, base)
     decision = _decide_verdict(evidence)
@@ -167,6 +218,32 @@ def trace_lineage(submission: Path, base: BaseModel) -> LineageReport:
         added_row_length=max(added_lengths, default=None),
         tensors=tuple(_with_rest(one, rests.get(one.name)) for one in seen),
     )
+
+
+class _TensorWorkers:
+    """Measure several tensors at once. Each worker holds a few chunks of one tensor in memory."""
+
+    def __init__(self, sizes: Mapping[str, int], stop: threading.Event | None) -> None:
+        self._sizes = sizes
+        self._stop = stop or threading.Event()
+
+    def measure(self, measure: Callable[[str], T], names: Sequence[str]) -> dict[str, T]:
+        """Return the measurement of each tensor, by name, in the order of the names."""
+        workers = min(MOST_WORKERS, len(os.sched_getaffinity(0)))
+        with ThreadPoolExecutor(workers, "lineage") as pool:
+            # The largest come first, so that no worker is left with one at the end.
+            by_size = sorted(names, key=lambda name: -self._sizes[name])
+            futures = {name: pool.submit(self._measure_one, measure, name) for name in by_size}
+            try:
+                return {name: futures[name].result() for name in names}
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+
+    def _measure_one(self, measure: Callable[[str], T], name: str) -> T:
+        if self._stop.is_set():
+            raise GradingError("The run was stopped before the weights were compared.")
+        return measure(name)
 
 
 def _changed_values(seen: tuple[TensorLineage, ...], base: BaseModel) -> float:
@@ -198,7 +275,10 @@ def _with_rest(one: TensorLineage, rest: RestGeometry | None) -> TensorLineage:
 
 
 def _measure_rests(
-    seen: tuple[TensorLineage, ...], submitted: Mapping[str, Tensor], base: Mapping[str, Tensor]
+    seen: tuple[TensorLineage, ...],
+    submitted: Mapping[str, Tensor],
+    base: Mapping[str, Tensor],
+    workers: _TensorWorkers,
 ) -> dict[str, RestGeometry]:
     """A second pass over the matrices, only where so much was added that it could be another model.
 
@@ -210,10 +290,10 @@ def _measure_rests(
         return {}
     if median(one.added or 0.0 for one in kept_tensors) <= REST_ADDED:
         return {}
-    rests = {
-        one.name: measure_rest(submitted[one.name], base[one.name], one.retained or 0.0)
-        for one in kept_tensors
-    }
+    retained = {one.name: one.retained or 0.0 for one in kept_tensors}
+    rests = workers.measure(
+        lambda name: measure_rest(submitted[name], base[name], retained[name]), list(retained)
+    )
     return {name: rest for name, rest in rests.items() if rest is not None}
 
 

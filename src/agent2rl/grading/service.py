@@ -13,19 +13,27 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Literal, TypeVar
 
 from agent2rl.analysis import statistics
-from agent2rl.core.errors import Agent2RLError, GradingError, MachineError, Refusal
-from agent2rl.core.grading_records import EvalScore, Manifest, Submission, find_best_submission
+from agent2rl.core.errors import Agent2RLError, GradingError, Refusal
+from agent2rl.core.grading_records import EvalResult, EvalScore, Manifest, Submission, find_best_submission
 from agent2rl.core.records import Budget, TimeBreakdown
 from agent2rl.grading.agent_clock import AgentClock
 from agent2rl.grading.base_model import BaseModel
-from agent2rl.grading.freeze import FreezeLimits, FrozenSubmission, freeze_submission, require_intact_copy
+from agent2rl.grading.freeze import (
+    FreezeLimits,
+    FrozenSubmission,
+    NoDiskSpace,
+    freeze_submission,
+    require_intact_copy,
+)
 from agent2rl.grading.grading_child import EvaluationFailed, GradingChild
-from agent2rl.grading.lineage import trace_lineage
+from agent2rl.grading.lineage import WeightsOrigin, differs_from_base, trace_weights
+from agent2rl.grading.model_builder import ModelParts
 from agent2rl.grading.rollout_meter import RolloutMeter
 from agent2rl.grading.scores_file import write_scores_file
 from agent2rl.grading.submission_grader import (
@@ -37,8 +45,8 @@ from agent2rl.grading.submission_grader import (
     score_verdict,
     shorten_error,
 )
-from agent2rl.grading.untrusted_model_files import weights_sha256
 from agent2rl.record.crash_recovery import AgentEnd
+from agent2rl.record.paths import SubmissionPaths
 from agent2rl.record.recorder import Recorder
 
 logger = logging.getLogger(__name__)
@@ -76,8 +84,11 @@ T = TypeVar("T")
 
 FAULT = "Internal error of the grading service ({}). Your model is not the cause. Submit again later."
 ROOM_BYTES = 256 << 20
-"""Allowed beyond twice the size of the base's weights, and kept free on the disk, so that submissions cannot
-fill it."""
+"""Allowed beyond twice the size of the base's weights."""
+SPARE_BYTES = 512 << 20
+"""Kept free on the disk by submissions: a sandbox is killed below 256 MiB, and gradings write results."""
+MOST_DELETABLE = 5
+"""Directories to delete that are named to the agent when the disk is full."""
 MOST_SUBMISSIONS = 1000
 MOST_NOTES = 10_000
 """Refusals and internal errors that are recorded; the agent decides how many there are."""
@@ -348,12 +359,23 @@ class GradingService:
         return _FreezeOutcome(frozen.manifest, {"content_sha256": digest, "left_out": left_out, "kept": True})
 
     def _freeze_submission(self, number: int, relative: PurePosixPath) -> FrozenSubmission:
-        limits = FreezeLimits(bytes=2 * self.graded.base.bytes + ROOM_BYTES)
+        limits = FreezeLimits(bytes=2 * self.graded.base.bytes + ROOM_BYTES, spare_bytes=SPARE_BYTES)
         target = self._recorder.paths.submission_paths(number)
         target.root.mkdir(parents=True)
-        if shutil.disk_usage(target.root).free < limits.bytes + ROOM_BYTES:
-            raise MachineError("The disk has no room for another submission.")
-        return freeze_submission(self._recorder.paths.workspace, relative, target.model, limits)
+        try:
+            return freeze_submission(self._recorder.paths.workspace, relative, target.model, limits)
+        except NoDiskSpace as error:
+            raise NoDiskSpace(error.message, f"{error.hint}{self._name_deletable(relative)}") from error
+
+    def _name_deletable(self, relative: PurePosixPath) -> str:
+        """Name the agent's own copies of earlier submissions: the service does not need them any more."""
+        submitted = {
+            path: None
+            for each in self.list_submissions()
+            if each.content_sha256 and (path := self._resolve_path(each.path)) != relative
+        }
+        deletable = [str(path) for path in submitted if path != self.graded.base_seen_at][-MOST_DELETABLE:]
+        return f" You submitted: {', '.join(deletable)}." if deletable else ""
 
     def _resolve_path(self, path: str) -> PurePosixPath:
         """Return the path relative to the workspace; the agent may name it as an absolute path."""
@@ -456,17 +478,13 @@ class GradingService:
         if submission.id in self._recorder.resume_state.submissions:
             require_intact_copy(paths, self._recorder.resume_state.manifests[submission.id])
         parts = self.grader.check(paths)
-        digest = weights_sha256(parts.directory)
-        if digest == graded.base.weights_sha256:
-            return score_as_baseline(graded.baseline, digest)
-        origin = trace_lineage(parts.directory, graded.base)
-        self._recorder.record_lineage(paths, origin)
-        if origin.verdict == "copied":
-            return score_as_baseline(graded.baseline, digest)
-        self._recorder.record_event("grading", submission=submission.id)
-        results = self._in_time(
-            lambda: self.grader.grade(parts, paths, "feedback", self._limit_child(submission))
-        )
+        origin = None
+        if not differs_from_base(parts.directory, graded.base):
+            # Only a full comparison tells whether these are the base model's weights: those are not graded.
+            origin = self._record_origin(paths, trace_weights(parts.directory, graded.base, self._stop))
+            if origin.copied:
+                return score_as_baseline(graded.baseline, origin.sha256)
+        results, origin = self._grade_and_trace(submission, parts, origin)
         score = statistics.score_evaluation(results, "feedback")
         ablated_score, ablation_key = None, None
         if parts.differs_beside_weights and score.value > graded.baseline.value:
@@ -475,8 +493,36 @@ class GradingService:
             )
             ablated_score = statistics.score_evaluation(ablation.results, "feedback")
             ablation_key = ablation.key
-        verdict = score_verdict(score, graded.baseline, ablated_score, origin, digest)
+        assert origin.lineage is not None  # else it is the base model, which is not graded
+        verdict = score_verdict(score, graded.baseline, ablated_score, origin.lineage, origin.sha256)
         return replace(verdict, ablation=ablation_key)
+
+    def _grade_and_trace(
+        self, submission: Submission, parts: ModelParts, origin: WeightsOrigin | None
+    ) -> tuple[EvalResult, WeightsOrigin]:
+        """Grade a submission, and meanwhile compare its weights with the base model's, unless that is done.
+
+        The verdict needs both. The results are recorded first, whichever is ready first.
+        """
+        paths = self._recorder.paths.submission_paths(submission.id)
+        child = self._limit_child(submission)
+        self._recorder.record_event("grading", submission=submission.id)
+        with ThreadPoolExecutor(1, "lineage") as pool:
+            tracing = (
+                None if origin else pool.submit(trace_weights, parts.directory, self.graded.base, self._stop)
+            )
+            try:
+                results = self._in_time(lambda: self.grader.grade(parts, paths, "feedback", child))
+            finally:
+                if tracing:
+                    origin = self._record_origin(paths, tracing.result())
+        assert origin is not None
+        return results, origin
+
+    def _record_origin(self, paths: SubmissionPaths, origin: WeightsOrigin) -> WeightsOrigin:
+        if origin.lineage:
+            self._recorder.record_lineage(paths, origin.lineage)
+        return origin
 
     def _in_time(self, grade: Callable[[], T]) -> T:
         """Turn a failure at the end of all gradings into an expiry."""

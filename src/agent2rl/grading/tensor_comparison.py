@@ -24,6 +24,8 @@ from agent2rl.grading.untrusted_model_files import DTYPE_BYTES, Tensor
 Floats = npt.NDArray[np.float64]
 READABLE = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 CHUNK_VALUES = 1 << 19
+SAMPLED_VALUES = 1 << 14
+"""Values at each place that `differs_in_sample` looks at."""
 SAMPLE = 64
 """Number of lines of a tensor that `is_rearranged` tries to find in the base."""
 FOUND = 0.8
@@ -109,6 +111,22 @@ def measure_tensor(submitted: Tensor, base: Tensor) -> TensorFit | None:
         if not by_row:
             return None
         return _compute_fit(np.concatenate(by_row, axis=1), by_column, square, equal / (rows * columns))
+
+
+def differs_in_sample(submitted: Tensor, base: Tensor) -> bool:
+    """Return whether a few values at the beginning and in the middle differ from the base's.
+
+    If so, the tensors differ. If not, they may still differ elsewhere.
+    """
+    if not {submitted.dtype, base.dtype} <= READABLE.keys():
+        return False
+    if not (count := min(base.parameters, SAMPLED_VALUES)):
+        return False
+    for start in {0, (base.parameters - count) // 2}:
+        mine, theirs = (_read_values(tensor, start, count) for tensor in (submitted, base))
+        if np.any((mine != theirs) & ~(np.isnan(mine) & np.isnan(theirs))):
+            return True
+    return False
 
 
 def is_rearranged(submitted: Tensor, base: Tensor, astray: tuple[tuple[int, ...], tuple[int, ...]]) -> bool:

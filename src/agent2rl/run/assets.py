@@ -21,6 +21,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -35,6 +36,7 @@ from agent2rl.core.records import Asset, RunSpec, ScoringProtocol
 from agent2rl.core.sandbox import Sandbox
 from agent2rl.core.task import DataFolder, Example, Splits, Task
 from agent2rl.grading.base_model import BaseModel, read_base_model
+from agent2rl.grading.file_hashes import FileHashCache
 from agent2rl.grading.freeze import compute_manifest
 from agent2rl.grading.grading_child import EvaluatorFolder, SplitFile
 from agent2rl.grading.worker import ExampleRow
@@ -263,12 +265,22 @@ class Assets:
 
 
 def load_assets(
-    spec: RunSpec, task: Task, cache: Path, sandbox: Sandbox, tell: ProgressCallback = lambda _: None
+    spec: RunSpec,
+    task: Task,
+    cache: Path,
+    sandbox: Sandbox,
+    tell: ProgressCallback = lambda _: None,
+    check_model: Callable[[Path], None] = lambda _: None,
 ) -> Assets:
+    """Load the run's inputs. `check_model` gets the model's directory before its weights are read."""
     model = pin_model_name(spec.model)
-    base = read_base_model(prepare_model_directory(model, cache, tell))
-    tell("loading the task's data")
-    loaded = load_task_data(task, Path(spec.data_dir) if spec.data_dir else None, cache, sandbox, tell)
+    directory = prepare_model_directory(model, cache, tell)
+    check_model(directory)
+    with ThreadPoolExecutor(1, "base-model") as pool:
+        reading = pool.submit(read_base_model, directory, get_hash_cache(cache))
+        tell("loading the task's data")
+        loaded = load_task_data(task, Path(spec.data_dir) if spec.data_dir else None, cache, sandbox, tell)
+        base = reading.result()
     for name, examples in (("feedback", loaded.feedback), ("heldout", loaded.heldout)):
         if not examples:
             raise UserError(f"The task {task.id!r} has no {name} examples.")
@@ -309,6 +321,7 @@ def prepare_model_directory(name: str, cache: Path, tell: ProgressCallback = lam
         return build_once(
             cache / "models" / "hub" / hub_model.folder,
             lambda place: download_hub_model(hub_model, place, tell),
+            get_hash_cache(cache),
         )
     model = get_shipped_model(name)
     if not model.version:
@@ -318,7 +331,11 @@ def prepare_model_directory(name: str, cache: Path, tell: ProgressCallback = lam
         tell(f"converting {model.id} (once)")
         model.write(directory)
 
-    return build_once(cache / "models" / f"{model.id}-{model.version}", convert)
+    return build_once(cache / "models" / f"{model.id}-{model.version}", convert, get_hash_cache(cache))
+
+
+def get_hash_cache(cache: Path) -> FileHashCache:
+    return FileHashCache(cache / "hashes")
 
 
 def is_model_here(name: str, cache: Path) -> bool:

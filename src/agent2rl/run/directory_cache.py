@@ -17,6 +17,7 @@ from safetensors import SafetensorError
 
 from agent2rl.core.errors import MachineError
 from agent2rl.core.grading_records import Manifest
+from agent2rl.grading.file_hashes import FileHashCache
 from agent2rl.grading.freeze import compute_manifest
 from agent2rl.record.files import write_record
 
@@ -67,14 +68,14 @@ def _has_content(target: Path, sha256: str) -> bool:
     return target.is_dir() and compute_manifest(target).sha256 == sha256
 
 
-def build_once(target: Path, make: Write) -> Path:
+def build_once(target: Path, make: Write, hashes: FileHashCache | None = None) -> Path:
     """Build the directory unless an intact one exists. Concurrent callers wait."""
     record = target.with_name(f"{target.name}.json")
-    if _matches_record(target, record):
+    if _matches_record(target, record, hashes):
         return target
     try:
         with lock_directory(target):
-            if not _matches_record(target, record):
+            if not _matches_record(target, record, hashes):
                 _build_and_record(target, record, make)
     except (OSError, SafetensorError) as error:
         raise _make_cache_error(target, error) from error
@@ -91,9 +92,9 @@ def _build_and_record(target: Path, record: Path, make: Write) -> None:
         write_record(record, compute_manifest(target))
 
 
-def _matches_record(target: Path, record: Path) -> bool:
+def _matches_record(target: Path, record: Path, hashes: FileHashCache | None) -> bool:
     with suppress(OSError, ValidationError):
-        return Manifest.model_validate_json(record.read_bytes()) == compute_manifest(target)
+        return Manifest.model_validate_json(record.read_bytes()) == compute_manifest(target, hashes)
     return False
 
 

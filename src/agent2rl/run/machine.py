@@ -3,10 +3,11 @@
 import os
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pynvml
 
@@ -109,6 +110,28 @@ def read_gpu_uuids() -> tuple[str, ...]:
         return tuple(str(pynvml.nvmlDeviceGetUUID(handle)) for handle in handles)
     except pynvml.NVMLError:
         return ()
+
+
+class GpuMemory(NamedTuple):
+    """Bytes of one GPU's memory."""
+
+    free: int
+    total: int
+
+
+def read_gpu_memory(names: Sequence[str]) -> dict[str, GpuMemory]:
+    """Return the memory of each named GPU (an index or a UUID) that the driver knows."""
+    memory = {}
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return {}
+    for name in names:
+        with suppress(pynvml.NVMLError):
+            find = pynvml.nvmlDeviceGetHandleByIndex if name.isdigit() else pynvml.nvmlDeviceGetHandleByUUID
+            info = pynvml.nvmlDeviceGetMemoryInfo(find(int(name) if name.isdigit() else name))
+            memory[name] = GpuMemory(int(info.free), int(info.total))
+    return memory
 
 
 class GpuSampler:

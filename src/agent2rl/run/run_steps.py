@@ -40,7 +40,7 @@ from agent2rl.grading.submission_grader import SubmissionGrader
 from agent2rl.record.crash_recovery import AgentEnd, ResumeState
 from agent2rl.record.paths import RunPaths
 from agent2rl.record.recorder import Recorder
-from agent2rl.run import machine, workspace
+from agent2rl.run import machine, model_preflight, workspace
 from agent2rl.run.agent_install import install_agent_package
 from agent2rl.run.agent_python import (
     AgentPython,
@@ -191,8 +191,19 @@ def prepare_assets(
 ) -> Assets:
     """Load the run's inputs. A resumed run must have the same inputs as before, or it is another run."""
     recorder.record_event("phase", name="assets")
+
+    def check_model(directory: Path) -> None:
+        gpus = machine.list_visible_gpus(settings.gpus)
+        findings = model_preflight.check_model(directory, settings.runs, spec.sandbox, spec.engine, gpus)
+        model_preflight.require_model_fits(findings, lambda text: recorder.record_event("warning", text=text))
+
     assets = load_assets(
-        spec, task, settings.cache, sandbox, lambda text: recorder.record_event("preparing", text=text)
+        spec,
+        task,
+        settings.cache,
+        sandbox,
+        lambda text: recorder.record_event("preparing", text=text),
+        check_model,
     )
     recorded = recorder.resume_state.assets
     if not recorded:

@@ -1,0 +1,114 @@
+"""What a base model needs of this machine is checked before its weights are read."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from agent2rl.core.errors import MachineError, UserError
+from agent2rl.grading.service import SPARE_BYTES
+from agent2rl.models.abacus import Abacus
+from agent2rl.run import machine, model_preflight
+from agent2rl.run.machine import GpuMemory
+from agent2rl.run.model_preflight import check_model, require_model_fits
+from agent2rl.run.preflight import PreflightFinding
+from tests.helpers.run_launcher import RunLauncher
+
+GB = 10**9
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    directory = tmp_path / "model"
+    Abacus.base().save(directory)
+    directory.chmod(0o755)
+    for file in directory.iterdir():
+        file.chmod(0o644)  # safetensors writes 0600
+    return directory
+
+
+@pytest.fixture
+def no_shared_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_preflight, "can_share_blocks", lambda _: False)
+
+
+def find_problems(model: Path, engine: str = "scripted", gpus: Sequence[str] = ()) -> list[PreflightFinding]:
+    findings = check_model(model, model.parent, "bubblewrap", engine, gpus)
+    return [finding for finding in findings if finding.state != "ok"]
+
+
+def test_a_small_model_fits_everywhere(model: Path) -> None:
+    findings = list(check_model(model, model.parent, "bubblewrap", "transformers", ()))
+    assert [(finding.name, finding.state) for finding in findings] == [("model", "ok"), ("disk", "ok")]
+    require_model_fits(iter(findings), pytest.fail)
+
+
+def test_a_model_that_the_sandbox_cannot_read_is_named_with_the_command(model: Path) -> None:
+    (model / "model.safetensors").chmod(0)
+    (problem,) = find_problems(model)
+    assert problem.state == "broken"
+    assert str(model / "model.safetensors") in problem.detail
+    assert problem.hint.startswith(f"Run `chmod -R o+rX {model}`")
+    with pytest.raises(UserError, match="The sandbox must read"):
+        require_model_fits(iter([problem]), pytest.fail)
+
+
+def test_a_directory_without_weights_is_broken(model: Path) -> None:
+    (model / "model.safetensors").unlink()
+    (problem,) = find_problems(model)
+    assert "There is neither model.safetensors nor" in problem.detail
+
+
+@pytest.mark.usefixtures("no_shared_blocks")
+def test_a_disk_without_room_for_one_submission_is_broken(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "read_free_disk_bytes", lambda _: GB // 2)
+    (problem,) = find_problems(model)
+    assert (problem.name, problem.state) == ("disk", "broken")
+    assert problem.detail == "0.5 GB free for runs; the copy of a submission takes 0.5 GB"
+    with pytest.raises(MachineError, match="GB free for runs"):
+        require_model_fits(iter([problem]), pytest.fail)
+
+
+@pytest.mark.usefixtures("no_shared_blocks")
+def test_a_disk_with_room_for_one_submission_is_a_warning(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = (model / "model.safetensors").stat().st_size
+    monkeypatch.setattr(machine, "read_free_disk_bytes", lambda _: SPARE_BYTES + size)
+    (problem,) = find_problems(model)
+    assert (problem.name, problem.state) == ("disk", "missing")
+    warnings: list[str] = []
+    require_model_fits(iter([problem]), warnings.append)
+    assert "The best submission and the next one take" in warnings[0]
+
+
+def test_where_copies_share_blocks_they_need_no_room(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_preflight, "can_share_blocks", lambda _: True)
+    monkeypatch.setattr(machine, "read_free_disk_bytes", lambda _: 0)
+    assert not find_problems(model)
+
+
+def test_weights_that_do_not_fit_into_the_free_memory_of_a_gpu_are_broken(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = {"0": GpuMemory(60_000, 80 * GB), "1": GpuMemory(60_000, 80 * GB)}
+    monkeypatch.setattr(machine, "read_gpu_memory", lambda names: {name: memory[name] for name in names})
+    (problem,) = find_problems(model, "transformers", ("0", "1"))
+    assert (problem.name, problem.state) == ("gpu memory", "broken")
+    assert "GPU 0: 0.0 GB of 80.0 GB free" in problem.detail
+    assert not find_problems(model, "vllm", ("0", "1"))  # it splits a model
+    assert find_problems(model, "vllm", ("0",))
+    assert not find_problems(model, "scripted:package.module:function", ("0",))
+
+
+def test_check_with_a_model_says_what_is_wrong_with_it(launcher: RunLauncher, model: Path) -> None:
+    done = launcher.cli("check", "--model", str(model), "--json")
+    findings = {finding["name"]: finding for finding in json.loads(done.stdout)}
+    assert findings["model"]["state"] == "ok", done.stdout
+    (model / "model.safetensors").chmod(0)
+    done = launcher.cli("check", "--model", str(model), "--json")
+    assert done.returncode == 1
+    assert any("the sandbox must read" in finding["detail"] for finding in json.loads(done.stdout))
