@@ -207,8 +207,10 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    yield
+    torch.compiler.set_stance("default")  # the engine changes it
 
 
 @pytest.mark.usefixtures("two_gpus")

@@ -235,6 +235,9 @@ def load_text_config(directory: Path) -> Any:
 
 def start_vllm(directory: Path, placement: VllmPlacement) -> LLM:
     on_cpu = not placement.gpus
+    if on_cpu:
+        # vLLM compiles its sampler even if it runs eagerly, and the machine may have no compiler.
+        torch.compiler.set_stance("force_eager")
     try:
         return LLM(
             model=str(directory),
