@@ -91,7 +91,8 @@ def test_a_model_that_vllm_does_not_support_is_reported_with_its_own_words(
     shared_launcher: RunLauncher, tmp_path: Path
 ) -> None:
     """The tiny llama's heads have size 8."""
-    model = write_tiny_llama(tmp_path)
+    model = write_tiny_llama(tmp_path / "model")
+    (model / "model.safetensors").chmod(0o644)
     asked = ("--task", "gsm8k-mini", "--agent", "nop", "--model", str(model), "--engine", "vllm")
     done = shared_launcher.cli("run", *asked, "--json", "--no-report")
     result = RunResult.model_validate_json(done.stdout)
