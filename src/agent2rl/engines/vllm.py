@@ -239,7 +239,7 @@ def start_vllm(directory: Path, placement: VllmPlacement) -> LLM:
         # vLLM compiles its sampler even if it runs eagerly, and the machine may have no compiler.
         torch.compiler.set_stance("force_eager")
     try:
-        return LLM(
+        llm: LLM = LLM(
             model=str(directory),
             tensor_parallel_size=max(1, placement.gpus),
             dtype=placement.dtype,
@@ -256,8 +256,12 @@ def start_vllm(directory: Path, placement: VllmPlacement) -> LLM:
             chat_template=NO_TEMPLATE,
             seed=0,
         )
+        # Some models fail only at the first request, for example with an unsupported head size.
+        params = SamplingParams(max_tokens=1, temperature=0.0, detokenize=False)
+        llm.generate([TokensPrompt(prompt_token_ids=[0])], params, use_tqdm=False)
     except Exception as error:
         raise _build_start_error(error, placement) from error
+    return llm
 
 
 def _build_start_error(error: Exception, placement: VllmPlacement) -> EngineFailure:
