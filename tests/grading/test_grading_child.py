@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from agent2rl import registry
-from agent2rl.core.errors import GradingError
+from agent2rl.core.errors import EngineFailure, GradingError
 from agent2rl.core.grading_records import EvalSettings
 from agent2rl.core.records import Isolation, Limits
 from agent2rl.core.sandbox import Command, Enclosure, Exit, Process, Sandbox
@@ -129,3 +129,22 @@ def test_a_stopped_grading_leaves_no_process_behind(
 )
 def test_a_grading_starts_no_more_processes_than_fit_into_its_limits(limits: Limits, processes: int) -> None:
     assert count_engine_processes(limits) == processes
+
+
+def test_the_message_of_an_engine_that_does_not_start_quotes_what_this_grading_logged(
+    seedling: Path, cache: Path, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    log.write_text("an example of an earlier grading\n")
+    child = replace(
+        make_child(find_sandbox("local"), cache),
+        engine="tests.helpers.failing_engine:open_engine",
+        python_path=(Path(__file__).parents[2],),
+    )
+    with pytest.raises(EngineFailure, match=r"^The engine does not start\.") as caught:
+        child.grade_model(seedling, "feedback", log, tmp_path / "s", threading.Event())
+    heading, *lines = caught.value.hint.splitlines()
+    assert heading == "The last lines of the grading log:"
+    assert lines[0] == "head size 8 is not supported"
+    assert "RuntimeError: no attention backend" in lines
+    assert "EngineFailure" not in caught.value.hint

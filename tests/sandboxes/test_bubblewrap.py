@@ -385,6 +385,15 @@ def test_kernel_settings_devices_and_system_files_cannot_be_written(cell: Sandbo
     assert len(cell.log.strip().split("\n")) == 1, cell.log
 
 
+def test_a_grader_sees_the_cores_of_the_machine_and_an_agent_does_not(cell: SandboxRunner) -> None:
+    """vLLM binds its threads by them. A GPU shows an agent all of /sys."""
+    for role in ("grader", "agent"):
+        cell.shell("ls /sys/devices/system/cpu/online; echo x > /sys/devices/system/cpu/x", role=role)
+    shown = [line for line in cell.log.splitlines() if line == "/sys/devices/system/cpu/online"]
+    assert len(shown) == (2 if Path("/dev/nvidiactl").exists() else 1)
+    assert cell.shell("lscpu --parse=CPU,NODE", role="grader").code == 0
+
+
 def test_shared_memory_is_bounded(cell: SandboxRunner) -> None:
     cell.shell("head -c 200M /dev/zero > /dev/shm/x; stat -c %s /dev/shm/x", memory=400 * MIB)
     assert int(cell.log.split()[-1]) <= 100 * MIB

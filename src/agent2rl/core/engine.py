@@ -47,8 +47,8 @@ class Sampling:
         names = ("max_tokens", "temperature", "seed", "stop", *(("plain",) if self.plain else ()))
         return f"Sampling({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
 
-    def derive_seed(self, index: int) -> int:
-        """Return the seed of one chat of a batch: 31 bits, which every engine accepts."""
+    def derive_seed(self, index: int | str) -> int:
+        """Return the seed of one chat, by its index or name: 31 bits, which every engine accepts."""
         digest = hashlib.blake2b(f"{self.seed}:{index}".encode(), digest_size=4).digest()
         return int.from_bytes(digest, "big") >> 1
 

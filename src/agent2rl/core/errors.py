@@ -6,6 +6,7 @@
     ├── MachineError    this computer lacks something: bubblewrap, disk, memory
     ├── Refusal         the agent's submission breaks a rule; the agent is told how to fix it
     └── GradingError    a grading child crashed, hung, ran out of memory or sent an invalid result
+        └── EngineFailure   the inference engine itself failed; its messages in the grading log say why
 
 Any other exception is a bug in agent2rl.
 """
@@ -45,6 +46,10 @@ class Refusal(Agent2RLError):
 
 class GradingError(Agent2RLError):
     """A grading produced no score."""
+
+
+class EngineFailure(GradingError):
+    """The inference engine itself failed; the grading log has its messages."""
 
 
 # Retryable failures of remote servers

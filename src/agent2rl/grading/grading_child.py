@@ -20,7 +20,7 @@ from typing import Self, TypeVar
 from pydantic import ValidationError
 
 from agent2rl.core import task as core_task
-from agent2rl.core.errors import Agent2RLError, GradingError, MachineError
+from agent2rl.core.errors import Agent2RLError, EngineFailure, GradingError, MachineError
 from agent2rl.core.grading_records import EvalResult, EvalSettings, Split
 from agent2rl.core.records import Limits, PromptTemplates, Record
 from agent2rl.core.sandbox import Command, Enclosure, Exit, Mount, Sandbox
@@ -151,6 +151,8 @@ MIB = 1 << 20
 PROCESS_BYTES = 2 << 30
 """Memory for each process of an engine: half a GiB for itself, and its share of the KV cache."""
 RESULT_BYTES = 1 << 30
+LOG_LINES, LOG_CHARACTERS = 12, 2000
+"""How much of a log a message quotes at most."""
 
 
 class EvaluationFailed(GradingError):
@@ -221,6 +223,7 @@ class GradingChild:
             work.mkdir()
             rest.mkdir()
             write_record(work / JOB, self._build_job())
+            log_start = log.stat().st_size if log.exists() else 0
             with ProgramSandboxes(
                 self.sandbox, self.programs, here / "programs", self.limits, stop
             ) as programs:
@@ -228,7 +231,7 @@ class GradingChild:
                 enclosure = replace(enclosure, mounts=(*enclosure.mounts, *programs.mounts))
                 ended = self.sandbox.run(self._build_command(), enclosure, stop)
             self._note_memory(ended, log)
-            return self._read_outcome(ended, work / RESULT, self.splits[split].n)
+            return self._read_outcome(ended, work / RESULT, self.splits[split].n, log, log_start)
         finally:
             remove_tree(here)
 
@@ -285,9 +288,11 @@ class GradingChild:
         with log.open("a", encoding="utf-8") as file:
             file.write(f"peak memory {most:.0f} MiB of {limit:.0f} MiB\n")
 
-    def _read_outcome(self, ended: Exit, path: Path, n: int) -> EvalResult:
+    def _read_outcome(self, ended: Exit, path: Path, n: int, log: Path, log_start: int) -> EvalResult:
         require_normal_exit("Grading", ended, self.seconds)
         outcome = read_child_answer(path, GradingOutcome)
+        if outcome is not None and outcome.error is not None and outcome.engine_failed:
+            raise EngineFailure(outcome.error, quote_log_end(log, log_start))
         if outcome is not None and outcome.error is not None:
             raise (EvaluationFailed if outcome.examples_were_open else GradingError)(outcome.error)
         if outcome is None or outcome.evaluation is None or ended.code != 0:
@@ -320,6 +325,15 @@ def require_normal_exit(what: str, ended: Exit, seconds: float) -> None:
         raise GradingError(f"{what} was stopped with the run.")
     if ended.reason != "exited":
         raise GradingError(f"{what} was killed: {ended.detail or ended.reason}")
+
+
+def quote_log_end(log: Path, start: int) -> str:
+    """Return the last lines of a grading log after `start`, where this grading began to write."""
+    with log.open("rb") as file:
+        file.seek(max(start, os.fstat(file.fileno()).st_size - 4 * LOG_CHARACTERS))
+        lines = file.read().decode(errors="replace").splitlines()
+    quoted = "\n".join(line.rstrip() for line in lines[-LOG_LINES:] if line.strip())
+    return f"The last lines of the grading log:\n{quoted[-LOG_CHARACTERS:]}"
 
 
 def read_child_answer(path: Path, kind: type[R]) -> R | None:

@@ -19,7 +19,7 @@ from pydantic import JsonValue
 
 from agent2rl import registry
 from agent2rl.core.engine import Engine, use_all_cores
-from agent2rl.core.errors import Agent2RLError, GradingError, UserError
+from agent2rl.core.errors import Agent2RLError, EngineFailure, GradingError, UserError
 from agent2rl.core.grading_records import EvalResult, EvalSettings
 from agent2rl.core.records import PromptTemplates, Record
 from agent2rl.core.task import Example, ModelEvaluator, PromptableEvaluator, Task
@@ -68,6 +68,8 @@ class GradingOutcome(Record):
     error: str | None = None
     examples_were_open: bool = False
     """Whether the error's text may depend on examples."""
+    engine_failed: bool = False
+    """Whether the engine itself failed before the examples were open: the end of the log says why."""
 
 
 def run_job(here: Path) -> GradingOutcome:
@@ -88,6 +90,7 @@ def run_job(here: Path) -> GradingOutcome:
             with use_all_cores(loaded_engine, max(1, processes)) as engine:
                 evaluation = evaluator.evaluate(engine, examples, job.settings)
         except Agent2RLError as error:
+            _log_engine_failure(error)
             return GradingOutcome(error=str(error), examples_were_open=True)
     done = time.monotonic()
     print(f"graded in {done - loaded:.1f} s", flush=True)
@@ -128,12 +131,21 @@ def _load_engine(engine: str, model: Path) -> Engine:
     open_engine = registry.find_engine(engine)
     try:
         return open_engine(model)
+    except EngineFailure as error:
+        _log_engine_failure(error)
+        raise
     except Exception as error:
         traceback.print_exc()
         if isinstance(error, Agent2RLError):  # has its own message
             raise
         said = f"{type(error).__name__}: {error}"[:ERROR_CHARACTERS]
         raise GradingError(f"The model cannot be loaded: {said}") from error
+
+
+def _log_engine_failure(error: Agent2RLError) -> None:
+    """Print the engine's own error, without our frames: the message quotes the last lines of the log."""
+    if isinstance(error, EngineFailure):
+        traceback.print_exception(error.__cause__ or error)
 
 
 def main() -> int:
@@ -144,7 +156,7 @@ def main() -> int:
     try:
         outcome = run_job(here)
     except Agent2RLError as error:
-        outcome = GradingOutcome(error=str(error))
+        outcome = GradingOutcome(error=str(error), engine_failed=isinstance(error, EngineFailure))
     except Exception as error:
         traceback.print_exc()
         outcome = GradingOutcome(error=f"The evaluation crashed ({type(error).__name__}).")

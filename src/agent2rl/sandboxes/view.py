@@ -5,6 +5,7 @@
     this Python, this package     at their own paths, wherever those are          read-only
     /proc /dev                    of its own namespaces                           /proc/sys read-only
     /dev/nvidia*, /sys            device files of its own GPUs (`gpu_devices`)    /sys read-only
+    /sys/devices/system/cpu|node  cores and memory nodes, for graders only        read-only
     /run/sockets/N.sock           the sockets it may connect to
     /workspace                    the workspace                                   writable
     /home/agent /tmp              directories of the scratch                      writable
@@ -52,6 +53,7 @@ SETTINGS = (
 )
 LOADER = ("/etc/ld.so.cache",)
 PROC_READ_ONLY = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus")
+PROCESSORS = ("/sys/devices/system/cpu", "/sys/devices/system/node")
 MOST_SHARED_MEMORY_BYTES = 2 << 30
 SHOWN_EVERYWHERE = "every sandbox shows it, because it holds programs or Python"
 
@@ -201,6 +203,13 @@ def add_proc_and_dev(view: FileSystemView, memory_bytes: int, gpus: Sequence[str
     view.add_arguments("--remount-ro", "/dev")
 
 
+def add_processor_topology(view: FileSystemView) -> None:
+    """Add the cores and memory nodes of the machine: engines such as vLLM bind their threads by them."""
+    for name in PROCESSORS:
+        if Path(name).is_dir():
+            view.bind_path(Path(name), PurePosixPath(name))
+
+
 def list_python_places(hidden: Sequence[Path] = ()) -> list[Path]:
     """Return paths outside /usr of this interpreter, its libraries and this package, including links."""
     prefixes = {Path(path) for path in (sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix)}
@@ -251,6 +260,8 @@ def build_view(
     add_etc_files(view, LOADER if bare else SETTINGS)
     add_accounts(view, uid)
     add_proc_and_dev(view, enclosure.limits.memory_bytes, () if bare else enclosure.gpus)
+    if enclosure.role == "grader":
+        add_processor_topology(view)
     view.bind_path(enclosure.scratch / "tmp", TEMPORARY, "--bind")
     view.bind_path(enclosure.scratch / "home", HOME, "--bind")
     view.bind_path(enclosure.workspace, WORKSPACE, "--bind")
