@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from agent2rl.agents.recipe import subjects, train
+from agent2rl.agents.recipe import plan, subjects, train
 from agent2rl.agents.recipe.subjects import PolicyLearner, TrainingRound, WorldSubject
 from agent2rl.core.environment import World
 from agent2rl.core.errors import UserError
@@ -138,8 +138,9 @@ def cpu_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("cpu_clock")
 def test_the_recipe_learns_from_the_expert_and_then_from_itself(
-    job: train.RecipeJob, games: WorldSubject
+    job: train.RecipeJob, games: WorldSubject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(plan, "FEWEST_GAMES", 4)  # so that a step takes no longer than the test has
     learner = PolicyLearner(*models.load(job.base))
     before = reward(games, learner)
     spent = games.sft(now(job, "sft", 6.0), learner)

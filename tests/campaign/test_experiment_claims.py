@@ -31,8 +31,12 @@ def grab(number: int, folder: Path, notes: Path) -> None:
     """Takes all it can get, in an order of its own, and stays until it is ended."""
     claims, order = ExperimentClaims(folder), [f"e{index}" for index in range(EXPERIMENTS)]
     random.Random(number).shuffle(order)
+    (notes / f"{number}.ready").touch()
+    while len(list(notes.glob("*.ready"))) < PROCESSES:
+        time.sleep(0.01)
     held = [(name, claims.claim_experiment(name)) for name in order]
-    (notes / str(number)).write_text("\n".join(name for name, mine in held if mine))
+    (notes / f"{number}.new").write_text("\n".join(name for name, mine in held if mine))
+    (notes / f"{number}.new").rename(notes / f"{number}.taken")
     time.sleep(60)
 
 
@@ -41,14 +45,15 @@ def test_eight_processes_that_race_for_a_hundred_experiments_take_each_once(tmp_
     notes.mkdir()
     processes = start(PROCESSES, grab, tmp_path / "claims", notes)
     until = time.monotonic() + 120
-    while len(list(notes.iterdir())) < PROCESSES and time.monotonic() < until:
+    while len(list(notes.glob("*.taken"))) < PROCESSES and time.monotonic() < until:
         time.sleep(0.02)
     for process in processes:
         process.kill()
         process.join()
-    taken = [name for path in notes.iterdir() for name in path.read_text().split()]
-    assert sorted(taken) == sorted(f"e{index}" for index in range(EXPERIMENTS))
-    assert sum(bool(path.read_text()) for path in notes.iterdir()) > 1, "one took all: that was no race"
+    taken = [path.read_text().split() for path in notes.glob("*.taken")]
+    everything = [name for names in taken for name in names]
+    assert sorted(everything) == sorted(f"e{index}" for index in range(EXPERIMENTS))
+    assert sum(bool(names) for names in taken) > 1, "one took all: that was no race"
 
 
 def labour(number: int, folder: Path, done: Path) -> None:
