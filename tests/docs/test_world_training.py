@@ -18,7 +18,9 @@ def read_titled_block(title: str) -> str:
     return code
 
 
-@pytest.mark.parametrize(("expert", "claimed_episodes"), [("full", 12), ("12", 0)])
+@pytest.mark.parametrize(
+    ("expert", "claimed_episodes"), [pytest.param("full", 12, marks=pytest.mark.thorough), ("12", 0)]
+)
 def test_the_training_in_the_docs_is_the_one_in_the_instructions_and_works_in_a_run(
     launcher: RunLauncher, expert: str, claimed_episodes: int
 ) -> None:

@@ -542,6 +542,7 @@ assert engine.limits.rows < 48, engine.limits
 """
 
 
+@pytest.mark.thorough
 def test_where_memory_ends_the_batch_is_halved_and_the_answers_are_the_same(directory: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", OUT_OF_MEMORY, str(directory)],

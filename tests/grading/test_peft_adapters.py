@@ -91,6 +91,7 @@ def test_an_adapter_is_merged_as_peft_merges_it(tmp_path: Path, kind: str) -> No
     require_same(merge_here(model, adapter, tmp_path / "mine"), theirs, model)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["LoRA", "DoRA"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_a_base_of_16_bits_is_rounded_once_as_peft_rounds_it(
