@@ -164,7 +164,9 @@ class PageReader:
         path = re.sub(r"[^!-~]", lambda sign: "".join(f"%{byte:02X}" for byte in sign[0].encode()), path)
         try:
             with self._open_connection(server, end) as stream:
-                connection.sock = _wrap_tls(stream, parts.scheme, server)
+                tls = None if parts.scheme == "http" else ssl.create_default_context()
+                self._check_time_left(end)  # a socket that was shut down before it is wrapped would leak
+                connection.sock = tls.wrap_socket(stream, server_hostname=server.host) if tls else stream
                 connection.request("GET", path, headers=_make_headers())
                 answer = connection.getresponse()
                 self._check_time_left(end)  # after the timeout the headers may be incomplete
@@ -226,12 +228,6 @@ class PageReader:
 def _shut_down_socket(stream: socket.socket) -> None:
     with suppress(OSError):  # the other side may have closed it already
         stream.shutdown(socket.SHUT_RDWR)
-
-
-def _wrap_tls(stream: socket.socket, scheme: str, server: ServerAddress) -> socket.socket:
-    if scheme == "http":
-        return stream
-    return ssl.create_default_context().wrap_socket(stream, server_hostname=server.host)
 
 
 def is_public(address: str) -> bool:
