@@ -52,6 +52,16 @@ class Splits:
     Only grading children see them.
     """
 
+    def map_examples(self, change: Callable[[Example], Example]) -> "Splits":
+        """Return the same splits with every example changed."""
+        return replace(
+            self,
+            train=tuple(map(change, self.train)),
+            feedback=tuple(map(change, self.feedback)),
+            heldout=tuple(map(change, self.heldout)),
+            test=None if self.test is None else tuple(map(change, self.test)),
+        )
+
 
 class Evaluator(Protocol):
     """Scores a model on examples. `version` changes whenever the same outputs could score differently."""

@@ -204,6 +204,13 @@ class RuleReferee:
         return RefereePreference(0.5 if mine == theirs else float(mine > theirs), "rule")
 
 
+def _require_judge(proxy: GradingProxyClient) -> str:
+    judge = proxy.read_info().judge
+    if judge is None:
+        raise GradingError("There is no judge.", "Choose one with --judge.")
+    return judge
+
+
 @dataclass(frozen=True)
 class JudgeReferee:
     """Asks the run's judge through the harness."""
@@ -212,10 +219,7 @@ class JudgeReferee:
 
     @property
     def name(self) -> str:
-        judge = self.proxy.read_info().judge
-        if judge is None:
-            raise GradingError("There is no judge.", "Choose one with --judge.")
-        return f"{judge} {COMPARISON_PROMPT_VERSION}"
+        return f"{_require_judge(self.proxy)} {COMPARISON_PROMPT_VERSION}"
 
     def prefer(
         self, comparisons: Sequence[AnswerComparison], seed: int, most: float = MOST_MISSING
@@ -304,10 +308,7 @@ class RankingReferee:
 
     @property
     def name(self) -> str:
-        judge = self.proxy.read_info().judge
-        if judge is None:
-            raise GradingError("There is no judge.", "Choose one with --judge.")
-        return f"{judge} {RANKING_PROMPT_VERSION}"
+        return f"{_require_judge(self.proxy)} {RANKING_PROMPT_VERSION}"
 
     def prefer(
         self, comparisons: Sequence[AnswerComparison], seed: int, most: float = MOST_MISSING

@@ -485,6 +485,8 @@ class GradingService:
             if origin.copied:
                 return score_as_baseline(graded.baseline, origin.sha256)
         results, origin = self._grade_and_trace(submission, parts, origin)
+        if origin.lineage is None or origin.copied:
+            return score_as_baseline(graded.baseline, origin.sha256)
         score = statistics.score_evaluation(results, "feedback")
         ablated_score, ablation_key = None, None
         if parts.differs_beside_weights and score.value > graded.baseline.value:
@@ -493,7 +495,6 @@ class GradingService:
             )
             ablated_score = statistics.score_evaluation(ablation.results, "feedback")
             ablation_key = ablation.key
-        assert origin.lineage is not None  # else it is the base model, which is not graded
         verdict = score_verdict(score, graded.baseline, ablated_score, origin.lineage, origin.sha256)
         return replace(verdict, ablation=ablation_key)
 

@@ -61,13 +61,7 @@ def _limit_steps(example: Example) -> Example:
 
 def adapt(splits: Splits) -> Splits:
     """Let a search show snippets alone, and the question its type of answer."""
-    return replace(
-        splits,
-        train=tuple(map(_show_snippets, splits.train)),
-        feedback=tuple(map(_show_snippets, splits.feedback)),
-        heldout=tuple(map(_show_snippets, splits.heldout)),
-        test=None if splits.test is None else tuple(map(_show_snippets, splits.test)),
-    )
+    return splits.map_examples(_show_snippets)
 
 
 def _show_snippets(example: Example) -> Example:

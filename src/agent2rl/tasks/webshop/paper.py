@@ -45,13 +45,7 @@ def list_actions(example: Example) -> Example:
 
 def adapt(splits: Splits) -> Splits:
     """Let the pages list their actions."""
-    return replace(
-        splits,
-        train=tuple(map(list_actions, splits.train)),
-        feedback=tuple(map(list_actions, splits.feedback)),
-        heldout=tuple(map(list_actions, splits.heldout)),
-        test=None if splits.test is None else tuple(map(list_actions, splits.test)),
-    )
+    return splits.map_examples(list_actions)
 
 
 def load(load_goals: Callable[[Path | None], Splits], data_dir: Path | None) -> Splits:
