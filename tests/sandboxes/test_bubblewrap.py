@@ -19,7 +19,7 @@ from agent2rl import registry
 from agent2rl.core.errors import MachineError, UserError
 from agent2rl.core.records import Isolation
 from agent2rl.core.sandbox import Command, Enclosure, Exit, Mount, ServiceSocket, url_placeholder
-from agent2rl.sandboxes import selftest
+from agent2rl.sandboxes import resource_limits, selftest
 from tests.helpers.sandbox_runner import (
     MIB,
     SandboxRunner,
@@ -587,6 +587,20 @@ def test_memory_that_workers_share_counts_once(cell: SandboxRunner) -> None:
             os.waitpid(child, 0)
     """
     assert cell.python(script, memory=400 * MIB).reason == "exited"
+
+
+def test_a_process_that_ends_while_memory_is_summed_counts_nothing() -> None:
+    child = subprocess.Popen(["sleep", "300"])
+    try:
+        listed = resource_limits.read_process(child.pid)
+        assert listed is not None
+        assert resource_limits.read_proportional_bytes(listed) > 0
+    finally:
+        child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and nobody has waited for it
+    assert resource_limits.read_proportional_bytes(listed) == 0
+    child.wait()
+    assert resource_limits.read_proportional_bytes(listed) == 0
 
 
 def test_the_most_memory_that_it_held_is_told(cell: SandboxRunner) -> None:

@@ -74,12 +74,13 @@ def find_descendants(roots: set[int], everyone: dict[int, Process]) -> list[Proc
 
 def read_proportional_bytes(member: Process) -> int:
     """Return its proportional set size (shared pages are divided among their users); if that cannot be read,
-    its resident memory."""
+    its resident memory, which is none if it has ended since it was listed."""
     with suppress(OSError):
         for line in Path(f"/proc/{member.pid}/smaps_rollup").read_text(encoding="ascii").splitlines():
             if line.startswith("Pss:"):
                 return int(line.split()[1]) * 1024
-    return member.resident_bytes
+    now = read_process(member.pid)
+    return now.resident_bytes if now and now.began == member.began else 0
 
 
 class TreeTooDeep(Exception):
