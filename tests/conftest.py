@@ -76,8 +76,11 @@ def shared_data() -> Path:
 
 @pytest.fixture(scope="session")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Prepared models, data and baselines, shared by the runs of a test process."""
-    return tmp_path_factory.mktemp("cache")
+    """Prepared models, data and baselines, shared by the runs of all test processes."""
+    base = tmp_path_factory.getbasetemp()
+    cache = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "shared-cache"
+    cache.mkdir(exist_ok=True)
+    return cache
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,6 @@ from agent2rl.record.reader import read_run
 from agent2rl.record.revisions import read_revision_files
 from tests.agents.agent_runs import DRIVER_KEY, find_files_containing, run_agent
 
-ALWAYS = ("claude-code", "codex")
 AGENTS = ("claude-code", "codex", "gemini-cli", "opencode", "mini-swe")
 
 
@@ -66,7 +65,7 @@ end = "First {{first}}, then {{second}}."
 """
 
 
-@programs(*ALWAYS)
+@programs("claude-code")
 def test_an_agent_trains_submits_reads_the_score_improves_submits_again_and_ends(
     agent: str, tmp_path: Path
 ) -> None:
@@ -117,7 +116,7 @@ end = "Done."
 """
 
 
-@programs("claude-code")
+@programs()
 def test_at_the_deadline_an_agent_in_the_middle_of_a_command_is_ended(agent: str, tmp_path: Path) -> None:
     done = run_agent(agent, BUSY, tmp_path, "--budget", "60s")
     assert done.run.result.ending == "deadline"
@@ -174,7 +173,7 @@ goto = "again"
 """
 
 
-@programs("claude-code")
+@programs()
 def test_the_answer_that_crosses_the_cap_is_given_and_the_agent_is_ended_at_the_next(
     agent: str, tmp_path: Path
 ) -> None:
@@ -201,7 +200,7 @@ end = "Now I am done."
 """
 
 
-@programs("claude-code")
+@programs()
 def test_an_agent_that_ends_with_time_left_is_told_to_go_on_and_remembers(agent: str, tmp_path: Path) -> None:
     done = run_agent(agent, AGAIN, tmp_path, "--budget", "20m", "--continues", "1")
     assert done.run.result.rounds == 2

@@ -239,6 +239,7 @@ def test_verify_names_the_first_thing_that_does_not_hold(launcher: RunLauncher) 
     assert "submissions/4 was added" in launcher.cli("verify", root.name).stdout
 
 
+@pytest.mark.thorough
 def test_a_result_that_was_forged_with_its_ledger_record_does_not_fit_the_published_head(
     launcher: RunLauncher,
 ) -> None:

@@ -43,6 +43,7 @@ def runs(finished: RunPaths, tmp_path: Path) -> Path:
     return tmp_path / "runs"
 
 
+@pytest.mark.thorough
 def test_the_pictures_in_the_docs_are_of_whole_pages_and_small(
     browser: Browser, runs: Path, tmp_path: Path
 ) -> None:

@@ -23,6 +23,16 @@ SHOWN = {"text", "json", "jsonl", "toml"}
 SETUP = {"make demo", "make test"}
 """What sets a machine up; the continuous integration runs these, not the tests that they run."""
 
+LONG_PAGES = {"adding-a-task.md", "campaigns.md", "protocols.md", "run-directory.md"}
+
+
+def mark_long_pages() -> list[object]:
+    """Leave the pages whose examples take a minute to make test-thorough."""
+    return [
+        pytest.param(page, marks=pytest.mark.thorough if page.name in LONG_PAGES else ())
+        for page in DOC_PAGES
+    ]
+
 
 @dataclass(frozen=True)
 class Block:
@@ -36,7 +46,7 @@ def blocks(page: Path) -> list[Block]:
     return [Block(match["language"], match["title"], match["code"]) for match in found]
 
 
-@pytest.mark.parametrize("page", DOC_PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize("page", mark_long_pages(), ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_the_examples_of_a_page_run_as_they_stand(page: Path, launcher: RunLauncher) -> None:
     commands = f"{Path(sys.executable).parent}:{launcher.environment()['PATH']}"
     environment = launcher.environment(PATH=commands)

@@ -169,6 +169,7 @@ FORMS = (
 )
 
 
+@pytest.mark.thorough
 def test_official_answers_are_right_for_their_own_question_and_for_no_other(shared_data: Path) -> None:
     with (shared_data / "deepsearchqa" / "DSQA-full.csv").open(encoding="utf-8", newline="") as file:
         rows = [(row["answer"].strip().rstrip("."), row["answer_type"]) for row in csv.DictReader(file)]

@@ -180,6 +180,7 @@ def texts(found: EvalResult) -> list[list[str]]:
     return [[attempt.output for attempt in result.attempts] for result in found.results]
 
 
+@pytest.mark.thorough
 def test_samples_of_one_question_differ_and_depend_on_the_seed_and_not_on_the_batch(
     seedling: LoadedModel,
 ) -> None:
@@ -210,6 +211,7 @@ say(meta=json.loads((WORKSPACE / "run_meta.json").read_text()), answer=submit(tr
 """
 
 
+@pytest.mark.thorough
 def test_a_whole_run_with_several_samples_shows_what_they_are_worth(launcher: RunLauncher) -> None:
     engine = "scripted:tests.evaluators.alternating_abacus:open_alternating_abacus"
     options = (*SHORT_RUN, "--samples", "4", "--engine", engine, "--budget", "20m")

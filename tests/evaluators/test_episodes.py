@@ -124,7 +124,9 @@ def test_with_a_real_model_episodes_are_the_same_alone_and_together(seedling: Pa
         assert len(spoken_by) > 1
 
 
-@pytest.mark.parametrize(("task", "samples"), [("alfworld-mini", 1), ("gsm8k-mini", 2)])
+@pytest.mark.parametrize(
+    ("task", "samples"), [pytest.param("alfworld-mini", 1, marks=pytest.mark.thorough), ("gsm8k-mini", 2)]
+)
 def test_several_processes_give_the_results_of_one(seedling: Path, task: str, samples: int) -> None:
     evaluator = registry.find_task(task).evaluator
     examples = registry.find_task(task).load(None).feedback[:7]

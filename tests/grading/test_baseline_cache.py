@@ -69,6 +69,7 @@ def test_a_baseline_from_the_cache_names_the_run_that_measured_it(
     assert "taken from the cache" not in launcher.cli("verify", first.result.run_id).stdout
 
 
+@pytest.mark.thorough
 def test_an_entry_of_an_older_version_has_no_digest_and_is_graded_anew(
     launcher: RunLauncher, tmp_path: Path
 ) -> None:

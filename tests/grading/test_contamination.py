@@ -484,6 +484,7 @@ say(data=check("data"))
     assert "After your time the harness reads every file" in said["help"][1]
 
 
+@pytest.mark.thorough
 def test_a_check_that_crashes_costs_its_answer_and_not_the_result(launcher: RunLauncher) -> None:
     program = """
 import sys
@@ -521,6 +522,7 @@ main()
     assert "NOT CHECKED" in launcher.cli("show", result["run_id"]).stdout
 
 
+@pytest.mark.thorough
 def test_an_interrupted_run_says_that_it_was_not_checked(launcher: RunLauncher) -> None:
     process = launcher.start(launcher.script("say(ok=True); time.sleep(600)"), "--budget", "20m")
     wait_until(lambda: has_agent_started(launcher))

@@ -25,6 +25,8 @@ STEPS, ROWS, LENGTH = 60, 4, 48
 """Of the other seed's pretraining: enough to learn which tokens are frequent, and little more."""
 Told = Callable[[Weights], LineageReport]
 
+pytestmark = pytest.mark.thorough  # test_lineage.py asks the same of smaller models
+
 
 @pytest.fixture(scope="module", autouse=True)
 def one_thread() -> Iterator[None]:

@@ -62,6 +62,7 @@ def test_it_learns_to_solve_stories_it_has_never_seen() -> None:
         assert percent(much, examples) >= 80
 
 
+@pytest.mark.thorough
 def test_it_learns_from_reward_alone() -> None:
     targets = {example.prompt: example.target for example in SPLITS.train}
     abacus, rewards = Abacus.base(), []

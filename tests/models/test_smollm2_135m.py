@@ -85,6 +85,7 @@ def test_the_weights_are_the_same_on_every_machine(model: Path) -> None:
     assert weights_sha256(model) == WEIGHTS
 
 
+@pytest.mark.thorough
 def test_it_is_converted_once_and_anew_when_damaged_to_the_same_bytes(model: Path, cache: Path) -> None:
     before, told = compute_manifest(model), list[str]()
     assert prepare_model_directory("smollm2-135m", cache, told.append) == model
@@ -247,6 +248,7 @@ def test_a_run_on_it_says_what_it_ran_on(launcher: RunLauncher, model: Path) -> 
     assert result["baseline"]["n"] == 4
 
 
+@pytest.mark.thorough
 def test_grading_the_longest_official_prompts_stays_within_its_memory(
     model: Path, shared_data: Path, cache: Path, tmp_path: Path
 ) -> None:
@@ -272,6 +274,7 @@ def test_grading_the_longest_official_prompts_stays_within_its_memory(
     assert 512 < int(noted[1]) < 4096
 
 
+@pytest.mark.thorough
 def test_it_judges_by_its_probabilities_over_the_desk(model: Path, cache: Path, tmp_path: Path) -> None:
     where = Settings(runs=tmp_path, cache=cache)
     asked = JudgeQuestion(messages=(("user", "Is 2 + 2 = 4? Say A for yes, B for no."),), choices=("A", "B"))

@@ -80,6 +80,7 @@ def test_a_report_has_every_figure_as_svg_and_png_with_its_data(tmp_path: Path) 
     assert "![Routes](figures/routes.svg)" in (tmp_path / "report/campaign.md").read_text()
 
 
+@pytest.mark.thorough
 def test_the_same_runs_in_any_order_give_the_same_page(tmp_path: Path) -> None:
     found = make_campaign_digests()
     shuffled = random.Random(3).sample(found, len(found))

@@ -148,6 +148,7 @@ def test_the_agent_has_the_rubric_as_a_reward() -> None:
     assert evaluate(model_answer=row["reference"], **row) == 0.8
 
 
+@pytest.mark.thorough
 def test_its_own_check_passes_in_the_real_sandbox(launcher: RunLauncher) -> None:
     done = launcher.cli("check", "alpacaeval-mini", "--json")
     found = {one["name"]: one for one in json.loads(done.stdout)}

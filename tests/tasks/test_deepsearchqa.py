@@ -131,6 +131,7 @@ def test_the_plain_prompts_show_episodes_that_the_parser_reads() -> None:
         assert actions[-1].startswith("answer[")
 
 
+@pytest.mark.thorough
 def test_a_real_model_scores_the_same_in_batches_of_any_size(
     mini: Splits, beside: None, tmp_path: Path
 ) -> None:
@@ -271,16 +272,17 @@ def episodes(file: Path) -> list[dict[str, Any]]:
     return found
 
 
-def test_a_recorded_run_is_replayed_to_the_byte(launcher: RunLauncher, cache: Path, lands: Path) -> None:
+def test_a_recorded_run_is_replayed_to_the_byte(launcher: RunLauncher, tmp_path: Path, lands: Path) -> None:
     """And its agent searches with the harness, at the world's door and nowhere else."""
+    cache = tmp_path / "own-cache"
+    launcher = replace(launcher, cache=cache)
     record, again = launcher.home / "searches.jsonl", launcher.home / "again.jsonl"
     data = ("--data-dir", str(lands))
     search = ("--search", f"local:{lands / 'pages'}", "--record-searches", str(record))
     options = ("--task", "deepsearchqa", "--model", "abacus", *RESEARCHER)
-    kept = {*(cache / "baselines").glob("*")}
     done = launcher.run(VISITOR, *options, *data, *search, PYTHONPATH=str(ROOT))
     assert done.code == 0, done.errors + done.log
-    assert {*(cache / "baselines").glob("*")} == kept  # or the next record would lack its searches
+    assert not [*(cache / "baselines").glob("*")]  # or the next record would lack its searches
     assert "Its capital is Tolm." in done.said["seen"]
     assert "ENVIRONMENT_URL" in done.said["alone"]
     assert not done.said["expert"]
@@ -370,6 +372,7 @@ say(verdict=submit(mine))
 """
 
 
+@pytest.mark.thorough
 def test_a_real_model_plays_the_miniature_in_a_whole_run(launcher: RunLauncher) -> None:
     task = (
         "--task",

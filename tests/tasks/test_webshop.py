@@ -196,6 +196,7 @@ if world.expert:
 OPTIONS = ("--model", "seedling", "--protocol", "paper", "--budget", "20m")
 
 
+@pytest.mark.thorough
 def test_an_agent_plays_evaluates_and_submits_in_a_whole_run(launcher: RunLauncher, official: Path) -> None:
     task = ("--task", "tests.helpers.short_webshop:TASK", "--data-dir", str(official))
     done = launcher.run(AGENT, *OPTIONS, *task, PYTHONPATH=str(ROOT))

@@ -196,7 +196,7 @@ class Letters:
         pass
 
 
-@pytest.mark.parametrize("level", [False, True])
+@pytest.mark.parametrize("level", [False, pytest.param(True, marks=pytest.mark.thorough)])
 def test_grpo_raises_the_reward_of_a_world(bases: dict[str, Path], level: bool) -> None:
     model, tokenizer = models.load(bases["templated"])
     arena = Arena(Letters, EpisodePrompt("Speak."), extract_action, Sampling(max_tokens=6))

@@ -147,7 +147,11 @@ def model(launcher: RunLauncher) -> Path:
             without_a_sound_tokenizer,
             "The untouched model could not be graded: The tokenizer cannot be loaded",
         ),
-        (with_nan, "The untouched model could not be graded: The model's output is not a number"),
+        pytest.param(
+            with_nan,
+            "The untouched model could not be graded: The model's output is not a number",
+            marks=pytest.mark.thorough,
+        ),
     ],
 )
 def test_a_broken_base_model_ends_the_run_with_the_reason(

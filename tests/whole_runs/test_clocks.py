@@ -109,6 +109,7 @@ def test_a_limit_of_gpu_time_is_refused_without_a_gpu(launcher: RunLauncher) -> 
     assert not list(launcher.runs.glob("*"))
 
 
+@pytest.mark.thorough
 def test_a_resumed_run_keeps_both_clocks_and_its_gpu_time(launcher: RunLauncher) -> None:
     dying = CrashingRun(launcher, (*LOCAL, "--clock", "training"))
     assert dying.live(CrashPoint("graded", "told")) == -9, dying.errors

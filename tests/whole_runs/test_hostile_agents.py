@@ -8,6 +8,8 @@ import subprocess
 import time
 from pathlib import Path
 
+import pytest
+
 from agent2rl import registry
 from agent2rl.grading.verify import verify_run
 from tests.helpers.run_launcher import FinishedRun, RunLauncher
@@ -536,6 +538,7 @@ os._exit(0)
     assert run.result.ending == "completed"
 
 
+@pytest.mark.thorough
 def test_storms_of_connections_do_not_use_up_the_harnesss_files(launcher: RunLauncher) -> None:
     script = launcher.script(
         """
@@ -792,6 +795,7 @@ def open_model(directory):
 """
 
 
+@pytest.mark.thorough
 def test_gradings_after_the_agents_end_share_the_time_of_one_and_the_rest_expires(
     launcher: RunLauncher, tmp_path: Path
 ) -> None:
@@ -818,6 +822,7 @@ say(ids=[call("POST", "/submissions", {"model_path": str(m)})["submission_id"] f
     assert verify_run(run.paths).holds
 
 
+@pytest.mark.thorough
 def test_two_runs_side_by_side_do_not_meet(launcher: RunLauncher) -> None:
     code = """
 (WORKSPACE / "output" / NAME).write_text("mine")
