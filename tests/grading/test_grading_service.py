@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from agent2rl import registry
 from agent2rl.analysis.statistics import score_evaluation
@@ -308,6 +309,49 @@ def test_a_submission_that_does_not_fit_on_the_disk_is_rejected_with_what_to_del
     assert answer["verdict"] == "rejected"
     assert "does not fit on the disk" in answer["message"]
     assert answer["message"].endswith("so you can delete it. You submitted: output/first.")
+
+
+def test_an_adapter_whose_merged_weights_do_not_fit_on_the_disk_is_rejected(
+    service: GradingService, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_adapter(recorder, "adapter", outputs=Abacus.base().weight.shape[0])
+    monkeypatch.setattr("agent2rl.grading.service.SPARE_BYTES", 10**18)
+    monkeypatch.setattr("agent2rl.grading.freeze.share_blocks", lambda *_: True)  # so the copy itself fits
+    refused = service.submit(path)
+    assert refused.verdict == "rejected"
+    assert "the merged model does not fit on the disk" in refused.message
+    assert "Delete files that you no longer need" in refused.message
+    assert (refused.kept, refused.content_sha256) == (False, None)  # so that it can be submitted again
+    assert list_copies(recorder) == []
+    service.finish_gradings()
+
+
+def test_an_adapter_of_another_model_is_rejected_with_what_does_not_fit(
+    service: GradingService, recorder: Recorder
+) -> None:
+    wide = service.submit(write_adapter(recorder, "wide", outputs=7)).id
+    elsewhere = service.submit(write_adapter(recorder, "elsewhere", outputs=7, module="tail")).id
+    service.finish_gradings()
+    for number, reason in ((wide, "incomplete or of a wrong shape"), (elsewhere, "not of the base model")):
+        done = service.find_submission(number)
+        assert done is not None
+        assert done.verdict == "rejected"
+        assert f"The adapter does not fit the base model. Its tensors are {reason}" in done.message
+
+
+def write_adapter(recorder: Recorder, name: str, outputs: int, module: str = "head") -> str:
+    """Write a LoRA adapter of the abacus, and return the path to submit."""
+    directory = recorder.paths.workspace / "output" / name
+    directory.mkdir()
+    config = {"peft_type": "LORA", "r": 1, "lora_alpha": 1, "target_modules": [module]}
+    (directory / "adapter_config.json").write_text(json.dumps(config))
+    inputs = Abacus.base().weight.shape[1]
+    layers = {"A": np.ones((1, inputs), "float32"), "B": np.ones((outputs, 1), "float32")}
+    save_file(
+        {f"base_model.model.{module}.lora_{part}.weight": layer for part, layer in layers.items()},
+        directory / "adapter_model.safetensors",
+    )
+    return f"output/{name}"
 
 
 # Which frozen copies are kept

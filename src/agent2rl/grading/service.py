@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Literal, TypeVar
 
 from agent2rl.analysis import statistics
@@ -25,14 +25,17 @@ from agent2rl.core.records import Budget, KeptWeights, TimeBreakdown
 from agent2rl.grading.agent_clock import AgentClock
 from agent2rl.grading.base_model import BaseModel
 from agent2rl.grading.freeze import (
+    DELETE_HINT,
     FreezeLimits,
     FrozenSubmission,
     NoDiskSpace,
+    format_size,
     freeze_submission,
     require_intact_copy,
 )
 from agent2rl.grading.grading_child import EvaluationFailed, GradingChild
 from agent2rl.grading.lineage import WeightsOrigin, differs_from_base, trace_weights
+from agent2rl.grading.lora_adapter import is_adapter
 from agent2rl.grading.model_builder import ModelParts
 from agent2rl.grading.rollout_meter import RolloutMeter
 from agent2rl.grading.scores_file import write_scores_file
@@ -369,9 +372,22 @@ class GradingService:
         target = self._recorder.paths.submission_paths(number)
         target.root.mkdir(parents=True)
         try:
-            return freeze_submission(self._recorder.paths.workspace, relative, target.model, limits)
+            frozen = freeze_submission(self._recorder.paths.workspace, relative, target.model, limits)
+            self._require_merge_space(target.model)
+            return frozen
         except NoDiskSpace as error:
             raise NoDiskSpace(error.message, f"{error.hint}{self._name_deletable(relative)}") from error
+
+    def _require_merge_space(self, copy: Path) -> None:
+        """Refuse an adapter whose merged weights would not fit on the disk, and delete its copy."""
+        size, free = self.graded.base.bytes, shutil.disk_usage(copy).free
+        if is_adapter(copy) and free < size + SPARE_BYTES:
+            shutil.rmtree(copy)
+            raise NoDiskSpace(
+                f"The adapter has to be merged, and the merged model does not fit on the disk: "
+                f"{format_size(free)} are free, and {format_size(size + SPARE_BYTES)} are needed.",
+                DELETE_HINT,
+            )
 
     def _name_deletable(self, relative: PurePosixPath) -> str:
         """Name the agent's own copies of earlier submissions: the service does not need them any more."""
