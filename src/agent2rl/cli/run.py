@@ -39,7 +39,7 @@ from agent2rl.cli.options import (
 from agent2rl.cli.terminal_output import TerminalProgress, print_run
 from agent2rl.core.errors import UserError
 from agent2rl.core.events import TimelineEvent
-from agent2rl.core.records import Budget, Clock, Mode, RequestedLimits, RunSpec
+from agent2rl.core.records import Budget, Clock, KeptWeights, Mode, RequestedLimits, RunSpec
 from agent2rl.environments.search.backend_names import resolve_name
 from agent2rl.evaluators.task_data import read_prompts
 from agent2rl.record.paths import RunPaths
@@ -328,6 +328,15 @@ DIRECTORY = click.Path(path_type=Path, file_okay=False, exists=True)
     show_default=True,
     help="Time limit for one grading, and for all gradings together that are pending when the agent ends.",
 )
+@click.option(
+    "--keep",
+    type=click.Choice(get_args(KeptWeights)),
+    default="best",
+    show_default=True,
+    help="Which submissions' weights the run directory keeps. best: those of the best so far. all: those of "
+    "every submission. none: like best until the held-out grading, then none. Hashes, scores and answers are "
+    "always kept.",
+)
 @track
 @track_group
 @no_report
@@ -403,6 +412,7 @@ def make_run_spec(options: dict[str, Any], settings: Settings) -> RunSpec:
         limits=_parse_limits(options),
         grading_gpus=options["grading_gpus"],
         grading_seconds=options["grading_time"],
+        keep=options["keep"],
         seed=options["seed"],
         samples=options["samples"],
         temperature=options["temperature"],

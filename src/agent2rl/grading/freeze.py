@@ -308,8 +308,8 @@ class _SubmissionCopy:
         largest = max(states, key=lambda name: states[name].size)
         if free < size + spare and not self._can_share_blocks(source, largest, destination):
             raise NoDiskSpace(
-                f"The submission has {_format_size(size)} and does not fit on the disk: {_format_size(free)} "
-                f"are free, and {_format_size(size + spare)} are needed to copy it.",
+                f"The submission has {format_size(size)} and does not fit on the disk: {format_size(free)} "
+                f"are free, and {format_size(size + spare)} are needed to copy it.",
                 DELETE_HINT,
             )
 
@@ -448,5 +448,5 @@ def _explain_write_errors(target: Path) -> Iterator[None]:
         ) from error
 
 
-def _format_size(size: int) -> str:
+def format_size(size: int) -> str:
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"

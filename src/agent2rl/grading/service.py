@@ -15,24 +15,27 @@ import traceback
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Literal, TypeVar
 
 from agent2rl.analysis import statistics
 from agent2rl.core.errors import Agent2RLError, GradingError, Refusal
 from agent2rl.core.grading_records import EvalResult, EvalScore, Manifest, Submission, find_best_submission
-from agent2rl.core.records import Budget, TimeBreakdown
+from agent2rl.core.records import Budget, KeptWeights, TimeBreakdown
 from agent2rl.grading.agent_clock import AgentClock
 from agent2rl.grading.base_model import BaseModel
 from agent2rl.grading.freeze import (
+    DELETE_HINT,
     FreezeLimits,
     FrozenSubmission,
     NoDiskSpace,
+    format_size,
     freeze_submission,
     require_intact_copy,
 )
 from agent2rl.grading.grading_child import EvaluationFailed, GradingChild
 from agent2rl.grading.lineage import WeightsOrigin, differs_from_base, trace_weights
+from agent2rl.grading.lora_adapter import is_adapter
 from agent2rl.grading.model_builder import ModelParts
 from agent2rl.grading.rollout_meter import RolloutMeter
 from agent2rl.grading.scores_file import write_scores_file
@@ -142,6 +145,7 @@ class GradingService:
     `on_accept` is called with the number of each accepted submission, before it is graded.
     `on_submit` is called when a submission is known, and `last_submit_at` with it.
     `clock` is the agent's; without one, all of its wall time counts.
+    `keep` says which frozen copies stay after their grading; the run drops the last ones with `none`.
     """
 
     def __init__(
@@ -153,6 +157,7 @@ class GradingService:
         on_accept: Callable[[int], None] = lambda _: None,
         on_submit: Callable[["GradingService"], None] = lambda _: None,
         clock: AgentClock | None = None,
+        keep: KeptWeights = "best",
     ) -> None:
         self.graded = graded
         self.budget = budget
@@ -165,9 +170,12 @@ class GradingService:
         self._stop = stop
         self._on_accept = on_accept
         self._on_submit = on_submit
+        self._keep = keep
         self._accept_lock = threading.Lock()
         self._state_lock = threading.Lock()
         self._publish_lock = threading.Lock()
+        self._settle_lock = threading.Lock()
+        """Gradings on several GPUs end at the same time, and only one is the best."""
         self._open = False
         self._note_count = 0
         self._submissions: dict[int, Submission] = dict(recorder.resume_state.submissions)
@@ -264,6 +272,7 @@ class GradingService:
                 self._grade_submission(submission.id, 0.0)
             elif submission.id not in resume_state.graded:
                 self._recorder.record_verdict(submission)
+        self._drop_superseded()
 
     def start(self) -> float:
         """Start or resume the clock, accept submissions, and return the time of the earliest deadline."""
@@ -363,9 +372,22 @@ class GradingService:
         target = self._recorder.paths.submission_paths(number)
         target.root.mkdir(parents=True)
         try:
-            return freeze_submission(self._recorder.paths.workspace, relative, target.model, limits)
+            frozen = freeze_submission(self._recorder.paths.workspace, relative, target.model, limits)
+            self._require_merge_space(target.model)
+            return frozen
         except NoDiskSpace as error:
             raise NoDiskSpace(error.message, f"{error.hint}{self._name_deletable(relative)}") from error
+
+    def _require_merge_space(self, copy: Path) -> None:
+        """Refuse an adapter whose merged weights would not fit on the disk, and delete its copy."""
+        size, free = self.graded.base.bytes, shutil.disk_usage(copy).free
+        if is_adapter(copy) and free < size + SPARE_BYTES:
+            shutil.rmtree(copy)
+            raise NoDiskSpace(
+                f"The adapter has to be merged, and the merged model does not fit on the disk: "
+                f"{format_size(free)} are free, and {format_size(size + SPARE_BYTES)} are needed.",
+                DELETE_HINT,
+            )
 
     def _name_deletable(self, relative: PurePosixPath) -> str:
         """Name the agent's own copies of earlier submissions: the service does not need them any more."""
@@ -417,8 +439,9 @@ class GradingService:
             self.grader.discard_merged(self._recorder.paths.submission_paths(number))
         seconds = time.monotonic() - begin
         logger.debug("submission %d: %s after %.1f s", number, verdict.verdict, seconds)
-        graded = verdict.settle(submission, queue_seconds, seconds)
-        self._settle_submission(graded.model_copy(update={"kept": graded.kept or self._is_best(graded)}))
+        with self._settle_lock:
+            self._settle_submission(verdict.settle(submission, queue_seconds, seconds))
+            self._drop_superseded()
 
     def _log_error(self, number: int, error: EvaluationFailed) -> None:
         """Write the whole error to the grading log, for the owner of the run."""
@@ -440,6 +463,7 @@ class GradingService:
 
     def _settle_submission(self, graded: Submission) -> None:
         """Record the verdict first, then publish it, and delete the copy if it is not needed."""
+        graded = graded.model_copy(update={"kept": graded.kept and self._keeps_copy(graded)})
         try:
             self._recorder.record_verdict(graded)
         except BaseException:
@@ -462,11 +486,24 @@ class GradingService:
     def _write_scores(self, submissions: Iterable[Submission]) -> None:
         write_scores_file(self._recorder.paths.workspace, submissions, self.graded.baseline.value)
 
-    def _is_best(self, graded: Submission) -> bool:
-        if graded.score is None or graded.same_as is not None or graded.lineage in ("copied", "foreign"):
-            return False
-        best = self.find_best()
-        return best is None or (graded.improvement or 0.0) > (best.improvement or 0.0)
+    def _keeps_copy(self, graded: Submission) -> bool:
+        """Return whether the copy stays after the verdict. The held-out grading needs that of the best."""
+        if graded.verdict == "expired" or (self._keep == "all" and graded.same_as is None):
+            return True
+        best = find_best_submission([*self.list_submissions(), graded])
+        return best is not None and best.id == graded.id
+
+    def _drop_superseded(self) -> None:
+        """Delete copies that are not needed any more because a better submission was graded."""
+        for submission in self.list_submissions():
+            if submission.verdict and submission.kept and not self._keeps_copy(submission):
+                try:
+                    dropped = self._recorder.drop_copy(submission)
+                except OSError:  # the verdict is recorded; the next one tries again
+                    logger.exception("the copy of submission %d was not dropped", submission.id)
+                else:
+                    with self._state_lock:
+                        self._submissions[dropped.id] = dropped
 
     def _reach_verdict(self, submission: Submission) -> SubmissionVerdict:
         graded, paths = self.graded, self._recorder.paths.submission_paths(submission.id)

@@ -163,7 +163,7 @@ class SubmissionVerdict:
     same_as: int | None = None
 
     def settle(self, submission: Submission, queue_seconds: float, grading_seconds: float) -> Submission:
-        """Return the submission with its verdict. The copy of an expired submission is kept."""
+        """Return the submission with its verdict."""
         return Submission.model_validate(
             {
                 **submission.model_dump(),
@@ -171,7 +171,6 @@ class SubmissionVerdict:
                 "message": " ".join(filter(None, (self.message, _name_left_out(submission.left_out)))),
                 "queue_seconds": queue_seconds,
                 "grading_seconds": grading_seconds,
-                "kept": self.verdict == "expired",
             }
         )
 

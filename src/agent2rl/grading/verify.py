@@ -8,10 +8,11 @@ import os
 import re
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 from pydantic import JsonValue, ValidationError
 
-from agent2rl.core.grading_records import Manifest, Submission
+from agent2rl.core.grading_records import Manifest, Submission, describe_kept_weights
 from agent2rl.core.records import LedgerEntry, Record, RunFiles
 from agent2rl.grading.freeze import compute_manifest
 from agent2rl.record import ledger
@@ -23,6 +24,8 @@ from agent2rl.record.untrusted_files import sanitize_line
 
 PINS = ("results", "lineage", "contamination", "usage", "account")
 """Kinds of entries that pin a file."""
+STATES = ("submitted", "graded", "dropped")
+"""Kinds of entries with the state of a submission."""
 LONGEST_NAME = 300
 
 
@@ -85,7 +88,7 @@ def _find_faults(paths: RunPaths, entries: tuple[LedgerEntry, ...]) -> Iterator[
             elif entry.kind in PINS and data["sha256"] is not None:
                 if pins[data["file"]] == entry.index:  # a resumed run may have rewritten it
                     yield _check_file(paths, str(data["file"]), data["sha256"])
-            elif entry.kind in ("submitted", "graded"):
+            elif entry.kind in STATES:
                 submission = Submission.model_validate(data["submission"])
                 latest[submission.id] = submission
                 if entry.kind == "graded" and submission.id in graded:
@@ -283,6 +286,21 @@ def _list_notes(paths: RunPaths, chain: ledger.LedgerReading) -> Iterator[str]:
     for entry in chain.entries:
         if entry.kind == "baseline" and entry.data.get("cached"):
             yield _describe_cached_baseline(entry)
+    submissions = _read_submissions(chain.entries)
+    if any(each.content_sha256 and not each.kept for each in submissions.values()):
+        kept = describe_kept_weights(submissions.values())
+        yield f"weights were kept {kept}; of the others, manifests and results are checked"
+
+
+def _read_submissions(entries: Sequence[LedgerEntry]) -> dict[int, Submission]:
+    """Return the last record of each submission; unreadable ones are skipped."""
+    latest: dict[int, Submission] = {}
+    for entry in entries:
+        if entry.kind in STATES:
+            with suppress(ValidationError):
+                submission = Submission.model_validate(entry.data.get("submission"))
+                latest[submission.id] = submission
+    return latest
 
 
 def _describe_cached_baseline(entry: LedgerEntry) -> str:
@@ -327,7 +345,6 @@ def _list_unpinned(paths: RunPaths, entries: Sequence[LedgerEntry]) -> Iterator[
     for path in (paths.files, *(() if closed else (paths.result, paths.pending_result))):
         if path.exists():
             yield paths.relative_name(path)
-    said = [entry.data.get("submission") for entry in entries if entry.kind in ("submitted", "graded")]
-    kept_by_id = {str(one["id"]): one.get("kept") for one in said if isinstance(one, dict) and "id" in one}
-    if any(not kept_by_id.get(copy.parent.name) for copy in paths.submissions.glob("*/model")):
+    kept = {str(each.id) for each in _read_submissions(entries).values() if each.kept}
+    if any(copy.parent.name not in kept for copy in paths.submissions.glob("*/model")):
         yield "submissions/*/model/ of copies that were not kept"

@@ -119,6 +119,8 @@ class ResumeState:
     """Submissions with a code revision in the ledger."""
     contamination: ContaminationSummary | None = None
     heldout: EvalScore | None = None
+    heldout_ablation: str | None = None
+    """Name of the folder of the ablation that was graded on the held-out split."""
     train_judge: JudgeUsage | None = None
     played: MeterState = field(default_factory=MeterState)
     exchanges: tuple[LlmExchange, ...] = ()
@@ -158,7 +160,11 @@ def read_resume_state(
     of: defaultdict[str, list[Data]] = defaultdict(list)
     for entry in entries:
         of[entry.kind].append(entry.data)
-    submissions = [Submission.model_validate(one["submission"]) for one in of["submitted"] + of["graded"]]
+    submissions = [
+        Submission.model_validate(one["submission"])
+        for kind in ("submitted", "graded", "dropped")
+        for one in of[kind]
+    ]
     used = _sum_used_time(entries, noted, last_beat)
     return ResumeState(
         opened_at=entries[0].time if entries else None,
@@ -182,6 +188,7 @@ def read_resume_state(
         pinned=frozenset(one["submission"] for one in of["revision_of"]),
         contamination=_parse_contamination(of["contamination"][-1]) if of["contamination"] else None,
         heldout=EvalScore.model_validate(of["heldout"][-1]["score"]) if of["heldout"] else None,
+        heldout_ablation=of["heldout"][-1].get("ablation") if of["heldout"] else None,
         train_judge=next(iter(_parse_events(events, "train_judge", JudgeUsage)[-1:]), None),
         played=_read_meter_state(events),
         exchanges=tuple(read_usage(paths, [])),
@@ -347,7 +354,7 @@ def repair_files(paths: RunPaths, resume_state: ResumeState) -> Iterator[str]:
         if _read_submission(paths, submission.id) != submission:
             write_record(where.record, submission)
             yield f"{paths.relative_name(where.record)} was written"
-        if submission.id in resume_state.graded and not submission.kept:
+        if not submission.kept:
             shutil.rmtree(where.model, ignore_errors=True)
     remove_half_written(paths)
     if not resume_state.started:

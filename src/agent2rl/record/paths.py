@@ -21,7 +21,7 @@
   claims.json                 what the agent says of its attempts
   baseline/<split>.jsonl      the untouched model's answers, one example a line
   submissions/<n>/
-    model/                    the frozen copy; kept where it was the best so far
+    model/                    the frozen copy; `--keep` says which stay, by default that of the best
     manifest.json             sha256 of each of its files
     submission.json           verdict, score, interval, message
     lineage.json              whose weights these are, tensor by tensor

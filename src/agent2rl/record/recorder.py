@@ -3,6 +3,7 @@
 import os
 import re
 import secrets
+import shutil
 import threading
 import time
 from collections import Counter
@@ -178,6 +179,15 @@ class Recorder:
         """Record a verdict. The agent gets it only after this returns."""
         self.record_entry("graded", submission=submission.model_dump(mode="json"))
         write_record(self.paths.submission_paths(submission.id).record, submission)
+
+    def drop_copy(self, submission: Submission) -> Submission:
+        """Record that a submission's frozen copy is not kept any longer, then delete it."""
+        dropped = submission.model_copy(update={"kept": False})
+        paths = self.paths.submission_paths(submission.id)
+        self.record_entry("dropped", submission=dropped.model_dump(mode="json"))
+        write_record(paths.record, dropped)
+        shutil.rmtree(paths.model, ignore_errors=True)
+        return dropped
 
     def record_results(
         self,

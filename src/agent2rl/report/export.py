@@ -85,6 +85,8 @@ def build_wide_row(view: RunView) -> Row:
         "engine": spec.engine,
         "sandbox": spec.sandbox,
         "wall_seconds": spec.budget.wall_seconds,
+        "keep": spec.keep,
+        "best_weights_kept": result.best.kept if result and result.best else None,
         "scored": sum(each.verdict == "scored" for each in view.submissions),
         "improvement_low": result.heldout.ci.low if result and result.heldout else None,
         "improvement_high": result.heldout.ci.high if result and result.heldout else None,

@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from agent2rl.analysis.findings import EvidenceIds, MetricName, ProcessMetrics, TimeSplit, TrainingCurves
+from agent2rl.core.grading_records import describe_kept_weights
 from agent2rl.report import formatting, headline, tables
 from agent2rl.report.formatting import DOING
 from agent2rl.report.headline import Tone
@@ -54,6 +55,8 @@ def build_setup_rows(data: ReportData) -> Rows:
         rows.append(("instructions", f"version {', then '.join(map(str, versions))}"))
     if python := data.view.agent_python:
         rows.append(("agent's Python", tables.describe_python(python)))
+    if data.view.submissions:
+        rows.append(("weights kept", describe_kept_weights(data.view.submissions)))
     rows += [
         (name, formatting.shorten_name(str(value))) for name, value in optional.items() if value is not None
     ]

@@ -1,6 +1,13 @@
 """Tables about one run as rows of text, for terminals and pages."""
 
-from agent2rl.core.grading_records import ContaminationSummary, EvalScore, Interval, JudgeUsage, Submission
+from agent2rl.core.grading_records import (
+    ContaminationSummary,
+    EvalScore,
+    Interval,
+    JudgeUsage,
+    Submission,
+    describe_kept_weights,
+)
 from agent2rl.core.llm import LlmUsage
 from agent2rl.core.records import (
     Budget,
@@ -55,6 +62,8 @@ def build_headline_rows(view: RunView) -> Rows:
         rows.append(("baseline", format_score(view.baseline)))
     if view.result:
         rows += _build_result_rows(view.result, view.spec.budget)
+    if view.submissions:
+        rows.append(("weights kept", describe_kept_weights(view.submissions)))
     if view.warning:
         rows.append(("WARNING", view.warning))
     rows += _build_sampling_rows(view)

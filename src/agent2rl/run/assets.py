@@ -368,6 +368,11 @@ def is_directory(name: str) -> bool:
 
 def get_shipped_model(name: str) -> ShippedModel:
     if "/" in name:
+        if Path(name).name == "model" and (Path(name).parent / "submission.json").is_file():
+            raise UserError(
+                f"The run did not keep the weights of submission {Path(name).parent.name}.",
+                "`agent2rl show` says which it kept. Run again with --keep all to keep every one.",
+            )
         raise UserError(
             f"There is no model directory {name!r}.",
             "Name a directory, a shipped model, or one of the hub: org/name.",

@@ -119,6 +119,8 @@ def _execute_run(
             outcome.mark_failed(f"Internal error of agent2rl or a plugin: {type(error).__name__}: {error}")
         if stop.is_set():
             outcome.ending = "interrupted"
+        if spec.keep == "none":
+            run_steps.drop_all_copies(outcome, recorder)
         if proxy.judged and not recorder.resume_state.resumed:
             outcome.judge_usage = proxy.judged()
         result = outcome.make_result()
@@ -191,6 +193,7 @@ def _run_agent(run: _ActiveRun, prepared: _PreparedRun) -> GradingService:
         on_accept=revisions.pin_submission,
         on_submit=lambda service: _update_run_meta(run, service),
         clock=AgentClock(spec.budget, spec.clock, agent_gpus, recorder.resume_state),
+        keep=spec.keep,
     )
     with (
         serve_on_socket(create_grading_app(service, task.id, task.world is not None)) as grading_socket,

@@ -16,7 +16,7 @@ from pydantic import JsonValue
 import agent2rl
 from agent2rl.analysis import statistics
 from agent2rl.core.agent import Agent, Brief, DrivenAgent, ProgramAgent
-from agent2rl.core.errors import Agent2RLError, MachineError, UserError
+from agent2rl.core.errors import Agent2RLError, GradingError, MachineError, UserError
 from agent2rl.core.grading_records import (
     Contamination,
     ContaminationSummary,
@@ -36,9 +36,10 @@ from agent2rl.grading.baseline import BaselineGrader
 from agent2rl.grading.contamination_scan import ContaminationScan
 from agent2rl.grading.grading_child import GradingChild, count_program_sandboxes
 from agent2rl.grading.service import GradingService, GradingSetup
-from agent2rl.grading.submission_grader import SubmissionGrader
+from agent2rl.grading.submission_grader import Ablation, SubmissionGrader
 from agent2rl.record.crash_recovery import AgentEnd, ResumeState
-from agent2rl.record.paths import RunPaths
+from agent2rl.record.paths import RunPaths, SubmissionPaths
+from agent2rl.record.reader import read_run
 from agent2rl.record.recorder import Recorder
 from agent2rl.run import machine, model_preflight, workspace
 from agent2rl.run.agent_install import install_agent_package
@@ -413,16 +414,52 @@ def grade_heldout(
     if best is None or outcome.spec.protocol == "paper" or stop.is_set():
         return
     outcome.baseline_heldout, reference = grade_baseline(baseline, "heldout", recorder, stop)
-    where = recorder.paths.submission_paths(best.id)
     recorder.record_event("phase", name="held-out", submission=best.id)
-    parts = grader.check(where)
-    results = grader.grade(parts, where, "heldout")
+    results, ablated = _grade_best_heldout(best, grader, recorder)
     outcome.best_heldout = recorder.resume_state.heldout or statistics.score_evaluation(results, "heldout")
-    if parts.differs_beside_weights:
-        ablated = grader.grade_ablations(parts, "heldout").results
-        outcome.ablated_heldout = statistics.score_evaluation(ablated, "heldout")
+    if ablated:
+        outcome.ablated_heldout = statistics.score_evaluation(ablated.results, "heldout")
         if outcome.ablated_heldout.value > outcome.baseline_heldout.value:
-            reference = ablated
+            reference = ablated.results
     outcome.heldout = statistics.compare_evaluations(reference, results)
     if recorder.resume_state.heldout is None:
-        recorder.record_entry("heldout", submission=best.id, score=outcome.best_heldout.model_dump())
+        recorder.record_entry(
+            "heldout",
+            submission=best.id,
+            score=outcome.best_heldout.model_dump(),
+            ablation=ablated.key if ablated else None,
+        )
+
+
+def _grade_best_heldout(
+    best: Submission, grader: SubmissionGrader, recorder: Recorder
+) -> tuple[EvalResult, Ablation | None]:
+    """Return the results of the best submission and, if it differs in more than weights, of its ablation."""
+    where = recorder.paths.submission_paths(best.id)
+    if not best.kept:  # the run was resumed after the last copies were dropped
+        return _read_best_heldout(where, recorder)
+    parts = grader.check(where)
+    results = grader.grade(parts, where, "heldout")
+    return results, grader.grade_ablations(parts, "heldout") if parts.differs_beside_weights else None
+
+
+def _read_best_heldout(where: SubmissionPaths, recorder: Recorder) -> tuple[EvalResult, Ablation | None]:
+    paths, resume_state = recorder.paths, recorder.resume_state
+    results = resume_state.read_recorded_results(paths, where, "heldout")
+    key = resume_state.heldout_ablation
+    ablated = resume_state.read_recorded_results(paths, paths.ablation_paths(key), "heldout") if key else None
+    if results is None or resume_state.heldout is None or (key and ablated is None):
+        raise GradingError(
+            f"The weights of submission {where.root.name} were not kept, and it has no held-out score.",
+            "The record has its feedback score.",
+        )
+    return results, Ablation(key, ablated) if key and ablated else None
+
+
+def drop_all_copies(outcome: RunOutcome, recorder: Recorder) -> None:
+    """Delete the weights that the run kept for its own use."""
+    for submission in read_run(recorder.paths).submissions:
+        if submission.kept:
+            recorder.drop_copy(submission)
+    if outcome.best:
+        outcome.best = outcome.best.model_copy(update={"kept": False})
