@@ -46,6 +46,7 @@ LedgerKind = Literal[
     "revisions",
     "account",
     "usage",
+    "network",
     "train_judge",
     "rollout_totals",
     "heldout",
