@@ -1,9 +1,10 @@
 """The agent's network: the proxy of the run, what its clients are configured with, and its instructions."""
 
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from agent2rl.core.agent import Brief
@@ -40,6 +41,10 @@ CLIENT_SETTINGS: Mapping[str, str] = {
     "PIP_DISABLE_PIP_VERSION_CHECK": "1",
     "PIP_NO_INPUT": "1",
 }
+CERTIFICATE_BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt")
+"""Files with the certificates that this computer trusts. Sandboxes show them."""
+CERTIFICATE_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT", "NODE_EXTRA_CA_CERTS")
+"""Clients that bring certificates of their own would not trust a mirror inside an organisation."""
 MIRROR_VARIABLES: Mapping[str, tuple[str, ...]] = {
     "pypi": ("PIP_INDEX_URL", "UV_DEFAULT_INDEX"),
     "npm": ("npm_config_registry",),
@@ -74,7 +79,9 @@ class NetworkSetup:
     def __init__(self, spec: RunSpec, settings: Settings) -> None:
         self.policy = parse_network_policy(spec.network)
         self._mirrors = settings.mirrors if self.policy.includes_packages else {}
-        mirrors = tuple(parse_mirror(_name_variable(name), url) for name, url in self._mirrors.items())
+        mirrors = tuple(
+            parse_mirror(_name_variable(name), url) for name, urls in self._mirrors.items() for url in urls
+        )
         self._rules = HostRules(self.policy, mirrors)
         proxy = settings.network_proxy
         self.usage: NetworkUsage | None = None
@@ -104,15 +111,15 @@ def _name_variable(registry: str) -> str:
     return f"AGENT2RL_{registry.upper()}_MIRROR"
 
 
-def make_client_variables(mirrors: Mapping[str, str]) -> dict[str, str]:
+def make_client_variables(mirrors: Mapping[str, Sequence[str]]) -> dict[str, str]:
     """Return the environment variables with which ordinary clients use the proxy and the mirrors."""
     variables = {name: url_placeholder(URL_VARIABLE) for name in PROXY_VARIABLES} | dict(CLIENT_SETTINGS)
-    for registry, url in mirrors.items():
-        variables |= dict.fromkeys(MIRROR_VARIABLES[registry], url)
-    pypi = urlsplit(mirrors.get("pypi", ""))
-    if pypi.scheme == "http":
-        variables["PIP_TRUSTED_HOST"] = pypi.netloc
-    return variables
+    if bundle := next((path for path in CERTIFICATE_BUNDLES if Path(path).is_file()), None):
+        variables |= dict.fromkeys(CERTIFICATE_VARIABLES, bundle)
+    for registry, urls in mirrors.items():
+        variables |= dict.fromkeys(MIRROR_VARIABLES[registry], urls[0])
+    trusted = [urlsplit(url).netloc for url in mirrors.get("pypi", ()) if url.startswith("http://")]
+    return variables | ({"PIP_TRUSTED_HOST": " ".join(trusted)} if trusted else {})
 
 
 # What the agent is told.

@@ -31,10 +31,10 @@ class Settings:
     """PYTHONPATH: where plugins named package.module:NAME are found, in the grading child too."""
     prices: Path | None = None
     """AGENT2RL_PRICES: a price table of driver LLMs that takes precedence over the shipped one."""
-    mirrors: Mapping[str, str] = field(default_factory=dict)
+    mirrors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """AGENT2RL_PYPI_MIRROR, AGENT2RL_NPM_MIRROR, AGENT2RL_CONDA_MIRROR, AGENT2RL_DEBIAN_MIRROR: URLs of
     package registries that agents use in place of the public ones, with `--network packages` or more. They
-    may have private addresses."""
+    may have private addresses. URLs of further hosts that the first one links to may follow, after spaces."""
     network_proxy: str | None = None
     """AGENT2RL_NETWORK_PROXY: the HTTP proxy that agents' requests to public hosts must go through, if this
     machine has no other way out: http://[user:password@]host:port."""
@@ -64,9 +64,9 @@ def read_secrets(names: Iterable[str]) -> dict[str, str]:
     return {name: os.environ[name] for name in names if os.environ.get(name)}
 
 
-def _read_mirrors() -> dict[str, str]:
-    urls = {name: os.environ.get(f"AGENT2RL_{name.upper()}_MIRROR") for name in REGISTRIES}
-    return {name: url for name, url in urls.items() if url}
+def _read_mirrors() -> dict[str, tuple[str, ...]]:
+    named = {name: os.environ.get(f"AGENT2RL_{name.upper()}_MIRROR", "") for name in REGISTRIES}
+    return {name: tuple(urls.split()) for name, urls in named.items() if urls.split()}
 
 
 def _find_download_caches() -> tuple[Path, ...]:
