@@ -50,10 +50,12 @@ class _SiteHandler(socketserver.BaseRequestHandler):
 
 
 def _is_whole(data: bytes) -> bool:
-    """A TLS message, or a request of which the body is as long as it says."""
+    """Return whether this is a TLS message, or a request with its whole body."""
     if data[:1] == b"\x16":
         return True
     head, end, body = data.partition(b"\r\n\r\n")
+    if b"transfer-encoding: chunked" in head.lower():
+        return body.endswith(b"0\r\n\r\n")
     lengths = [
         int(line.partition(b":")[2]) for line in head.lower().split(b"\r\n") if b"content-length" in line
     ]

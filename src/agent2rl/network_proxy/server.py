@@ -109,7 +109,9 @@ class NetworkProxy:
         self._clients.add(task)
         client = _Client(reader, writer, self._log)
         try:
-            await self._serve_request(client)
+            # Only the end of the run cancels a client. asyncio would log that as an error.
+            with suppress(asyncio.CancelledError):
+                await self._serve_request(client)
         finally:
             self._clients.discard(task)
             writer.close()
