@@ -256,6 +256,15 @@ def test_runs_on_different_clocks_are_never_compared_or_ranked_together() -> Non
     assert [place.rank for place in ranking.places] == [NOT_ENOUGH, NOT_ENOUGH]
 
 
+def test_runs_with_different_networks_are_never_compared_or_ranked_together() -> None:
+    online = make_digests([40.0, 41.0, 42.0, 43.0, 44.0], "o", agent="online", network="packages")
+    offline = make_digests([10.0, 11.0, 12.0, 13.0, 14.0], "p", agent="offline")
+    assert compare_groups(online, offline).unmatched == (5, 5)
+    ranking = rank_entries({"online": online, "offline": offline})
+    assert ranking.tasks == ("sums", "sums (network packages)")
+    assert [place.rank for place in ranking.places] == [NOT_ENOUGH, NOT_ENOUGH]
+
+
 def test_entries_are_ranked_on_each_level_of_expert_help_by_itself() -> None:
     entries = {
         name: make_digests([gain + n for n in range(5)], f"{name}96", agent=name, expert=96)

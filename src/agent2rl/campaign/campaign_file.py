@@ -78,6 +78,8 @@ class CampaignAxes(Record):
     mode: Texts | None = None
     expert: Texts | None = None
     """Levels of expert help: "full", "none", or a number such as "96"."""
+    network: Texts | None = None
+    """Network policies: "none", "packages", "allow:HOST,…" or "open"."""
     seed: Annotated[Seeds, AfterValidator(_require_distinct)] | None = None
 
 
@@ -90,6 +92,7 @@ class CellFilter(Record):
     model: OneOrMore | None = None
     mode: OneOrMore | None = None
     expert: OneOrMore | None = None
+    network: OneOrMore | None = None
     seed: Annotated[tuple[int, ...], BeforeValidator(_wrap_in_tuple)] | None = None
 
 

@@ -10,6 +10,7 @@ import click
 
 from agent2rl import registry
 from agent2rl.core.errors import UserError
+from agent2rl.core.network import normalize_network_policy
 from agent2rl.core.records import PROTOCOLS
 from agent2rl.core.units import parse_byte_size
 from agent2rl.record.paths import LATEST, RunPaths, find_run
@@ -79,6 +80,18 @@ class ExpertParam(click.ParamType[str | int]):
         if not re.fullmatch(r"[1-9]\d{0,8}", str(value)):
             self.fail(f"{value!r} is not a level of expert help. Write full, none or a number.", param, ctx)
         return int(value)
+
+
+class NetworkParam(click.ParamType[str]):
+    """A network policy: none, packages, allow:HOST,… or open."""
+
+    name = "none|packages|allow:HOST,…|open"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            return normalize_network_policy(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 class ProtocolParam(click.Choice[str]):

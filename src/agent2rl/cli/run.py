@@ -21,6 +21,7 @@ from agent2rl.cli.options import (
     DurationParam,
     ExpertParam,
     FiniteFloatParam,
+    NetworkParam,
     ProtocolParam,
     SizeParam,
     TemperatureParam,
@@ -46,6 +47,7 @@ from agent2rl.record.paths import RunPaths
 from agent2rl.record.reader import read_run
 from agent2rl.record.recorder import Notify
 from agent2rl.report import export, run_report
+from agent2rl.run.agent_network import choose_network_policy
 from agent2rl.run.agent_python import find_agent_python
 from agent2rl.run.assets import choose_default_engine, pin_model_name
 from agent2rl.run.execution import FinishedRun, resume_run, start_run
@@ -295,6 +297,13 @@ DIRECTORY = click.Path(path_type=Path, file_okay=False, exists=True)
     "N: that many of its games as files, and no expert. none: neither.  [default: the task's]",
 )
 @click.option(
+    "--network",
+    type=NetworkParam(),
+    help="What the agent may reach, through a proxy that records every request. packages: the registries of "
+    "PyPI, npm, conda and Debian. allow:HOST,…: these hosts. open: every public host, except model hubs, "
+    "which must be named (open:HOST,…).  [default: the task's, which is none unless it says otherwise]",
+)
+@click.option(
     "--data-dir",
     type=DIRECTORY,
     help="The directory with the task's official files, if the hub cannot be reached.",
@@ -423,6 +432,7 @@ def make_run_spec(options: dict[str, Any], settings: Settings) -> RunSpec:
         train_judge=options["train_judge"],
         train_judge_questions=options["train_judge_questions"],
         expert=choose_expert_help(registry.find_task(task), options["expert"]),
+        network=choose_network_policy(registry.find_task(task), options["network"]),
         data_dir=_resolve_path(options["data_dir"]),
         agent_python=str(python.prefix) if python else None,
         agent_python_lock=python.lock.sha256 if python else None,

@@ -47,6 +47,7 @@ LedgerKind = Literal[
     "revisions",
     "account",
     "usage",
+    "network",
     "train_judge",
     "rollout_totals",
     "heldout",

@@ -17,6 +17,7 @@ from agent2rl.core.grading_records import (
     Submission,
 )
 from agent2rl.core.llm import LlmUsage
+from agent2rl.core.network import NetworkPolicyText, NetworkUsage
 from agent2rl.core.record import Record as Record
 
 Mode = Literal["free", "sft-only", "rl-oriented", "rl-only", "multi"]
@@ -174,6 +175,9 @@ class RunSpec(Record):
     """How many questions the agent may put to `train_judge`."""
     expert: ExpertHelp = "full"
     """Runs with different expert help are never ranked together. Always `full` if the task has no expert."""
+    network: NetworkPolicyText = "none"
+    """What the agent may reach: none, packages, allow:HOST,… or open. Runs with different policies are never
+    ranked together."""
     data_dir: str | None = None
     """Directory of the task's official files; None: the task's own source."""
     agent_python: str | None = None
@@ -374,6 +378,8 @@ class RunResult(Record):
     judge_usage: LlmUsage | None = None
     """Usage of the grading judge; None if there is none, if it runs on this machine, or if the run was
     resumed, because usage before the resume is not known."""
+    network: NetworkUsage | None = None
+    """What the agent did with its network; None without one."""
     rounds: int = 0
     """How many times the agent was started."""
     resumed: Annotated[int, Field(ge=0)] = 0

@@ -83,6 +83,8 @@ class SandboxPython:
     """Comes first on the PATH."""
     variables: Mapping[str, str] = field(default_factory=dict)
     """VIRTUAL_ENV or CONDA_PREFIX."""
+    more_bins: tuple[Path, ...] = ()
+    """Come next on the PATH."""
 
 
 ProcessObserver = Callable[[Sequence[Process], int | None], None]

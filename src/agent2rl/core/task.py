@@ -225,6 +225,8 @@ class Task:
     """Removes expert demonstrations from the training data; None if the task has no expert."""
     default_expert: ExpertHelp = "full"
     """The expert help of a run unless the user chooses another level."""
+    default_network: str = "none"
+    """The network policy of a run unless the user chooses another one."""
     exposes: Mapping[str, Path] = field(default_factory=dict)
     """Further files for the agent: name in the workspace → file."""
     code: tuple[Path, ...] = ()

@@ -70,6 +70,7 @@ FILTER_COLUMNS = (
     "level",
     "expert",
     "clock",
+    "network",
     "agent",
     "driver",
     "model",
@@ -141,7 +142,7 @@ class RunQuery:
         return ("WHERE " + " AND ".join(parts) if parts else ""), values
 
 
-VERSION = 6
+VERSION = 7
 LOOK_SECONDS = 0.5
 SHARE = 0.1
 """Largest share of the time spent looking for changes."""

@@ -36,7 +36,7 @@ MOST_LOG_BYTES = 16 << 30
 
 def find_fault(paths: RunPaths) -> str | None:
     """Return the first problem of a run directory, or None."""
-    apart = {paths.events.name, paths.usage.name}
+    apart = {paths.events.name, paths.usage.name, paths.network.name}
     for folder in _iter_folders(paths):
         try:
             with os.scandir(folder) as entries:
@@ -232,6 +232,7 @@ class RunRow(Record, allow_inf_nan=False):
     expert: str = "full"
     """The level of expert help."""
     clock: str = "all"
+    network: str = "none"
     seed: int
     state: State
     ending: Ending | None
@@ -268,6 +269,7 @@ def build_row_from_digest(digest: RunDigest, level: int | None, changed: float) 
         profile=digest.profile or "",
         expert=str(digest.expert),
         clock=digest.clock,
+        network=digest.network[:NAMES],
         seed=digest.seed,
         state=digest.state,
         ending=digest.ending,
@@ -310,6 +312,7 @@ def build_row_from_view(view: RunView, level: int | None, changed: float) -> Run
         profile=spec.profile or "",
         expert=str(spec.expert),
         clock=spec.clock,
+        network=spec.network[:NAMES],
         seed=spec.seed,
         state=view.state,
         ending=result.ending if result else None,

@@ -22,7 +22,7 @@ from agent2rl.record.reader import read_events
 from agent2rl.record.revisions import NamedRevision, check_revisions
 from agent2rl.record.untrusted_files import sanitize_line
 
-PINS = ("results", "lineage", "contamination", "usage", "account")
+PINS = ("results", "lineage", "contamination", "usage", "network", "account")
 """Kinds of entries that pin a file."""
 STATES = ("submitted", "graded", "dropped")
 """Kinds of entries with the state of a submission."""

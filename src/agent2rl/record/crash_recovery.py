@@ -309,7 +309,7 @@ def repair_line_files(paths: RunPaths) -> tuple[tuple[LedgerEntry, ...], tuple[s
             f"The run {paths.run_id} cannot be resumed: {reading.fault}.",
             "A crash does not cause this. Restore the run directory from a copy, or start a new run.",
         )
-    for path in (paths.events, paths.usage):
+    for path in (paths.events, paths.usage, paths.network):
         if cut_torn_line(path):
             done += (f"a line of {path.name} that was cut off is gone",)
     if missing := _add_missing_events(paths, reading.entries):

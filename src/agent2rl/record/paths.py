@@ -15,6 +15,7 @@
   ledger.head                 index and hash of the last ledger record
   events.jsonl                the timeline, for people and plots
   usage.jsonl                 each request to the driver LLM: time, tokens, cost, how it ended
+  network.jsonl               each request of the agent to a host outside: time, host, bytes, how it ended
   revisions/                  a bare git repository: the agent's code at each change and each submission
   agent.log                   what the agent printed
   transcript.json             the same in one form for all agents: what it said and did, by its own account
@@ -124,6 +125,10 @@ class RunPaths:
     @property
     def usage(self) -> Path:
         return self.root / "usage.jsonl"
+
+    @property
+    def network(self) -> Path:
+        return self.root / "network.jsonl"
 
     @property
     def transcript(self) -> Path:

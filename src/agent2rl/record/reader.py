@@ -18,6 +18,7 @@ from agent2rl.core.grading_records import (
     Submission,
 )
 from agent2rl.core.llm import LlmExchange
+from agent2rl.core.network import NetworkRequest
 from agent2rl.core.records import PythonLock, Record, RunResult, RunSpec
 from agent2rl.core.self_reports import AttemptClaims, Transcript
 from agent2rl.record import ledger
@@ -120,6 +121,11 @@ def read_events(paths: RunPaths, notes: list[str]) -> list[TimelineEvent]:
 def read_usage(paths: RunPaths, notes: list[str]) -> list[LlmExchange]:
     """Read the requests to the driver LLM; empty without a driver."""
     return _read_lines(paths.usage, LlmExchange, notes) if paths.usage.exists() else []
+
+
+def read_network_requests(paths: RunPaths, notes: list[str]) -> list[NetworkRequest]:
+    """Read the agent's requests to hosts outside; empty without a network."""
+    return _read_lines(paths.network, NetworkRequest, notes) if paths.network.exists() else []
 
 
 def read_claims(paths: RunPaths, notes: list[str]) -> AttemptClaims | None:

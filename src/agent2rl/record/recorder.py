@@ -19,6 +19,7 @@ from agent2rl.core.errors import UserError
 from agent2rl.core.events import MAX_EVENTS, DriverRequest, EventKind, LedgerKind, TimelineEvent
 from agent2rl.core.grading_records import Contamination, EvalResult, Manifest, Split, Submission
 from agent2rl.core.llm import LlmExchange, LlmUsage
+from agent2rl.core.network import NetworkRequest, NetworkUsage
 from agent2rl.core.records import Record, RunResult, RunSpec
 from agent2rl.record.crash_recovery import (
     ResumeState,
@@ -244,6 +245,17 @@ class Recorder:
         digest = sha256_file(self.paths.usage) if self.paths.usage.exists() else None
         name = self.paths.relative_name(self.paths.usage)
         self.record_entry("usage", file=name, sha256=digest, **usage.model_dump(mode="json"))
+
+    def record_network_request(self, request: NetworkRequest) -> None:
+        """Record one request of the agent to a host outside."""
+        with self._lock, self.paths.network.open("a", encoding="utf-8") as file:
+            file.write(canonical_json_line(request))
+
+    def record_network_usage(self, usage: NetworkUsage) -> None:
+        """Record what the agent did with its network and the hash of the list of requests."""
+        digest = sha256_file(self.paths.network) if self.paths.network.exists() else None
+        name = self.paths.relative_name(self.paths.network)
+        self.record_entry("network", file=name, sha256=digest, **usage.model_dump(mode="json"))
 
     def close(self, result: RunResult) -> None:
         """Close the record: write the result's hash to the ledger, then move the result into place."""

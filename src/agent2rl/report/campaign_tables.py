@@ -88,6 +88,8 @@ def table_notes(board: Leaderboard) -> list[str]:
         else "on the test set that also chose them (paper protocol)"
     )
     notes = [f"Gains are points above the untouched model, {by}. Intervals are 95%."]
+    if any("network " in task for task in board.tasks):
+        notes.append("A task with `network` in its name let the agent reach hosts outside its sandbox.")
     if board.excluded:
         excluded = f"{sum(board.excluded.values())} of {board.runs} runs"
         notes.append(

@@ -81,6 +81,8 @@ def build_wide_row(view: RunView) -> Row:
         "profile": spec.profile,
         "expert": spec.expert,
         "clock": spec.clock,
+        "network": spec.network,
+        "downloaded_bytes": result.network.received_bytes if result and result.network else None,
         "seed": spec.seed,
         "engine": spec.engine,
         "sandbox": spec.sandbox,

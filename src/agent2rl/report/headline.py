@@ -86,12 +86,13 @@ def _describe_setup(data: ReportData) -> str:
     agent, task, model = (formatting.shorten_name(name) for name in (spec.agent, spec.task, spec.model))
     driver = f", driven by {formatting.shorten_name(spec.driver)}," if spec.driver else ""
     mode = "" if spec.mode == "free" else f" in mode {spec.mode}"
+    network = "" if spec.network == "none" else f", with the network policy {spec.network}"
     verb = (
         f"worked {formatting.format_duration(time)} on"
         if (time := _measure_agent_time(data))
         else "worked on"
     )
-    return f"The agent {agent}{driver} {verb} {task} with the model {model}{mode}."
+    return f"The agent {agent}{driver} {verb} {task} with the model {model}{mode}{network}."
 
 
 def _describe_outcome(data: ReportData) -> str:
@@ -231,6 +232,10 @@ def build_flags(data: ReportData) -> list[HeadlineFlag]:
         flags.append(HeadlineFlag("warn", f"It is unknown whether this run is contaminated: {reason}."))
     if view.result and view.result.isolation and not view.result.isolation.isolates:
         flags.append(HeadlineFlag("warn", f"The sandbox {view.result.isolation.sandbox} isolates nothing."))
+    network = view.result.network if view.result else None
+    if network and network.model_hubs:
+        hosts = ", ".join(each.host for each in network.model_hubs)
+        flags.append(HeadlineFlag("bad", f"The agent downloaded from a model hub: {hosts}."))
     if data.findings.contradictions:
         count = tables.pluralize(len(data.findings.contradictions), "claim")
         flags.append(HeadlineFlag("warn", f"The record contradicts {count} by the agent.", "story"))

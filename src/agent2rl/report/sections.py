@@ -29,6 +29,7 @@ def build_setup_rows(data: ReportData) -> Rows:
         ("protocol", tables.describe_protocol(spec)),
         ("time", formatting.format_duration(budget.wall_seconds)),
         *([] if spec.clock == "all" else [("clock", tables.describe_clock(spec.clock))]),
+        ("network", tables.describe_network_policy(spec.network)),
     ]
     limits = {
         "submissions": budget.submissions,
@@ -184,6 +185,7 @@ def run_integrity_checks(data: ReportData) -> list[IntegrityCheck]:
         _check_compliance(data),
         _check_ledger_chain(data),
         _check_isolation(data),
+        *_check_network(data),
         _check_contamination(data),
         _check_lineage(data),
         *_check_rollouts(data),
@@ -228,6 +230,19 @@ def _check_isolation(data: ReportData) -> IntegrityCheck:
     return IntegrityCheck(
         "Isolation", "good", "verified", f"{isolation.sandbox}: {count} verified before the start"
     )
+
+
+def _check_network(data: ReportData) -> list[IntegrityCheck]:
+    """Check what the agent downloaded, if it had a network. A finished model may come from a model hub."""
+    usage = data.view.result.network if data.view.result else None
+    if usage is None:
+        return []
+    text = tables.describe_network_usage(usage)
+    if hubs := usage.model_hubs:
+        listed = ", ".join(f"{each.host} ({tables.format_bytes(each.received_bytes)})" for each in hubs)
+        text = f"Downloads from model hubs, which offer trained models: {listed}. In all: {text}"
+        return [IntegrityCheck("Network", "bad", "model hub", text)]
+    return [IntegrityCheck("Network", "plain", usage.policy.partition(":")[0], text)]
 
 
 def _check_contamination(data: ReportData) -> IntegrityCheck:

@@ -9,6 +9,7 @@ from agent2rl.core.grading_records import (
     describe_kept_weights,
 )
 from agent2rl.core.llm import LlmUsage
+from agent2rl.core.network import NetworkUsage
 from agent2rl.core.records import (
     Budget,
     Clock,
@@ -28,6 +29,8 @@ FINDING_COLUMNS = ("file", "example", "part", "words", "share", "matched text")
 LEFT_OUT_COLUMNS = ("reason not read", "files", "bytes")
 KIND_COLUMNS = ("kind", "untouched", "best")
 SUBMISSION_COLUMNS = ("#", "model", "verdict", "score", "95% interval", "gain", "grading")
+MOST_HOSTS, MOST_PACKAGES = 5, 20
+"""How many hosts and packages a row lists."""
 
 
 def build_headline_rows(view: RunView) -> Rows:
@@ -58,6 +61,8 @@ def build_headline_rows(view: RunView) -> Rows:
         rows.append(("expert", describe_expert_help(spec.expert)))
     if spec.clock != "all":
         rows.append(("clock", describe_clock(spec.clock)))
+    if spec.network != "none":
+        rows.append(("network", describe_network_policy(spec.network)))
     if view.baseline:
         rows.append(("baseline", format_score(view.baseline)))
     if view.result:
@@ -98,6 +103,36 @@ def describe_clock(clock: Clock) -> str:
     return "all: wall time"
 
 
+def describe_network_policy(policy: str) -> str:
+    meanings = {
+        "packages": "the registries of PyPI, npm, conda and Debian",
+        "allow": "these hosts alone",
+        "open": "public hosts, without model hubs that are not named",
+    }
+    meaning = meanings.get(policy.partition(":")[0])
+    return f"{policy}: {meaning}" if meaning else policy
+
+
+def build_network_rows(usage: NetworkUsage) -> Rows:
+    """Return what the agent downloaded, and what it installed."""
+    rows: Rows = [("network use", describe_network_usage(usage))]
+    if usage.packages:
+        more = len(usage.packages) - MOST_PACKAGES
+        listed = ", ".join(usage.packages[:MOST_PACKAGES]) + (f" and {more} more" if more > 0 else "")
+        rows.append(("installed", listed))
+    return rows
+
+
+def describe_network_usage(usage: NetworkUsage) -> str:
+    hosts = [f"{each.host} ({format_bytes(each.received_bytes)})" for each in usage.hosts[:MOST_HOSTS]]
+    others = len(usage.hosts) - len(hosts) + usage.other_hosts
+    hosts += [pluralize(others, "other host")] if others else []
+    text = f"downloaded {format_bytes(usage.received_bytes)}{' from ' if hosts else ''}{', '.join(hosts)}"
+    text += f"; sent {format_bytes(usage.sent_bytes)}; {pluralize(usage.requests, 'request')}"
+    problems = {"refused": usage.refused, "failed": usage.failed, "not recorded": usage.unrecorded}
+    return ", ".join([text, *(f"{count:,} {name}" for name, count in problems.items() if count)])
+
+
 def _build_result_rows(result: RunResult, budget: Budget) -> Rows:
     rows: Rows = [("ending", f"{result.ending}. {result.reason}" if result.reason else result.ending)]
     if result.best and result.best.score:
@@ -135,6 +170,8 @@ def _build_result_rows(result: RunResult, budget: Budget) -> Rows:
         rows.append(("driver usage", describe_usage(result.usage)))
     if result.judge_usage:
         rows.append(("judge usage", describe_usage(result.judge_usage)))
+    if result.network:
+        rows += build_network_rows(result.network)
     if result.rounds > 1:
         rows.append(("started", f"{result.rounds} times: it exited early and was told to continue"))
     if result.resumed:

@@ -63,6 +63,10 @@ class AgentPython:
         copies = dict.fromkeys(directory / "agent2rl" for directory in directories)
         return tuple(copy for copy in copies if copy.is_dir())
 
+    def find_home(self) -> str:
+        """Return the directory of the interpreter that the environment was made from."""
+        return _read_venv_settings(self.prefix).get("home", str(self.interpreter.parent))
+
     def list_mounts(self) -> tuple[Mount, ...]:
         return tuple(Mount(path, str(path)) for path in self.shown)
 

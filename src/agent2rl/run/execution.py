@@ -32,6 +32,7 @@ from agent2rl.record.paths import RunPaths
 from agent2rl.record.recorder import Notify, Recorder
 from agent2rl.record.run_lock import RunLock
 from agent2rl.run import agent_session, driver_session, run_steps, training_services, workspace
+from agent2rl.run.agent_network import AgentNetwork, NetworkSetup
 from agent2rl.run.agent_observer import AgentObserver, RevisionWatcher
 from agent2rl.run.agent_python import AgentPython
 from agent2rl.run.assets import Assets
@@ -86,6 +87,7 @@ def _execute_run(
     registry.require_loader(spec.engine)
     run_steps.require_gpus(spec, settings)
     driver_setup = driver_session.DriverSetup(spec, agent, settings, resuming)
+    network_setup = NetworkSetup(spec, settings)
     _raise_file_limit()
     with (
         open_grading_proxy(GradingProxyOptions.from_spec(spec), task, settings) as proxy,
@@ -101,6 +103,7 @@ def _execute_run(
             recorder,
             outcome,
             driver_setup,
+            network_setup,
             proxy,
             leave_open_on_error=resuming,
         )
@@ -140,6 +143,7 @@ class _ActiveRun:
     recorder: Recorder
     outcome: RunOutcome
     driver_setup: driver_session.DriverSetup
+    network_setup: NetworkSetup
     proxy: OpenedGradingProxy
     leave_open_on_error: bool
     """Whether an error leaves the run open, to be resumed again, instead of closing it as failed."""
@@ -183,6 +187,7 @@ def _run_agent(run: _ActiveRun, prepared: _PreparedRun) -> GradingService:
     grading_setup = run_steps.make_grading_setup(
         spec, prepared.brief, assets, run.outcome.baseline, prepared.grading_child, run.settings
     )
+    overlay = run_steps.prepare_overlay(spec, prepared.python, prepared.sandbox, recorder)
     revisions = RevisionWatcher(recorder, workspace.HARNESS_FILES)
     agent_gpus = len(run_steps.assign_gpus(spec, run.settings).agent)
     service = GradingService(
@@ -199,15 +204,18 @@ def _run_agent(run: _ActiveRun, prepared: _PreparedRun) -> GradingService:
         serve_on_socket(create_grading_app(service, task.id, task.world is not None)) as grading_socket,
         training_services.serve_world(task, recorder.paths, assets, service) as world_sockets,
         training_services.serve_training_judge(spec, run.settings, recorder) as training_judge,
+        run.network_setup.open_network(overlay, recorder) as network,
         run.driver_setup.open_session(prepared.agent_package, recorder, run.stop) as driver,
     ):
         run.leave_open_on_error = (
             False  # the agent may work from here on, so every error is an outcome of the run
         )
         grading_api = ServiceSocket("GRADING_SERVER_URL", grading_socket)
-        sockets = (grading_api, *world_sockets, *training_judge.sockets, *driver.sockets)
-        agent_end = _run_agent_with_sockets(run, prepared, service, driver, revisions, sockets)
+        services = (*world_sockets, *training_judge.sockets, *network.sockets, *driver.sockets)
+        sockets = (grading_api, *services)
+        agent_end = _run_agent_with_sockets(run, prepared, service, driver, revisions, network, sockets)
     run.outcome.train_judge = training_judge.use()
+    run.outcome.network = run.network_setup.usage
     run.outcome.rollouts = service.meter.close() if task.world else None
     run.outcome.record_agent_end(agent_end, driver, service)
     return service
@@ -219,6 +227,7 @@ def _run_agent_with_sockets(
     service: GradingService,
     driver: DriverSession,
     revisions: RevisionWatcher,
+    network: AgentNetwork,
     sockets: tuple[ServiceSocket, ...],
 ) -> AgentEnd:
     """Run the agent while its processes and its code are watched, then grade what is still queued."""
@@ -227,7 +236,7 @@ def _run_agent_with_sockets(
         run.spec,
         prepared.grading_child,
         prepared.assets,
-        prepared.python,
+        network.overlay or prepared.python,
         sockets,
         paths,
         run_steps.assign_gpus(run.spec, run.settings).agent,
@@ -239,7 +248,7 @@ def _run_agent_with_sockets(
         run.agent, prepared.sandbox, replace(enclosure, seen=observer), secrets, driver
     )
     brief = training_services.add_rollout_key(run.task, prepared.brief, service)
-    brief = driver.add_driver_to_brief(brief)
+    brief = driver.add_driver_to_brief(network.add_to_brief(brief))
     with revisions.watch_workspace(launcher.list_agent_mounts(brief)), observer.observe_agent():
         service.grade_leftover_submissions()
         agent_end = recorder.resume_state.agent_end

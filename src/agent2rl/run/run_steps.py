@@ -8,7 +8,7 @@ import time
 import traceback
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Self
 
 from pydantic import JsonValue
@@ -29,6 +29,7 @@ from agent2rl.core.grading_records import (
     Submission,
 )
 from agent2rl.core.llm import LlmUsage
+from agent2rl.core.network import NetworkUsage
 from agent2rl.core.records import Asset, Ending, Isolation, Rollouts, RunResult, RunSpec, TimeBreakdown
 from agent2rl.core.sandbox import Enclosure, Sandbox, ServiceSocket
 from agent2rl.core.task import Task
@@ -51,6 +52,7 @@ from agent2rl.run.agent_python import (
 )
 from agent2rl.run.assets import Assets, load_assets
 from agent2rl.run.driver_session import DriverSession
+from agent2rl.run.package_overlay import PackageOverlay
 from agent2rl.run.settings import Settings, read_secrets
 
 
@@ -79,6 +81,7 @@ class RunOutcome:
     train_judge: JudgeUsage | None = None
     usage: LlmUsage | None = None
     judge_usage: LlmUsage | None = None
+    network: NetworkUsage | None = None
     rounds: int = 0
     resumed: int = 0
     dead_seconds: float = 0.0
@@ -143,6 +146,7 @@ class RunOutcome:
             train_judge=self.train_judge,
             usage=self.usage,
             judge_usage=self.judge_usage,
+            network=self.network,
             rounds=self.rounds,
             resumed=self.resumed,
             dead_seconds=self.dead_seconds,
@@ -185,6 +189,20 @@ def prepare_python(spec: RunSpec, sandbox: Sandbox, recorder: Recorder) -> Agent
         require_start_in_sandbox(python, sandbox)
     recorder.record_entry("python", lock=python.lock.model_dump(mode="json"))
     return python
+
+
+def prepare_overlay(
+    spec: RunSpec, python: AgentPython, sandbox: Sandbox, recorder: Recorder
+) -> PackageOverlay | None:
+    """Return the environment that the agent installs packages into; None if it has no network."""
+    if spec.network == "none":
+        return None
+    paths = recorder.paths
+    seen_at = sandbox.workspace(paths.workspace)
+    same_paths = seen_at == PurePosixPath(paths.workspace.resolve())
+    overlay = PackageOverlay.place_in(paths.agent_scratch, python, same_paths)
+    overlay.build()
+    return overlay
 
 
 def prepare_assets(
@@ -347,7 +365,7 @@ def make_agent_enclosure(
     spec: RunSpec,
     child: GradingChild,
     assets: Assets,
-    python: AgentPython,
+    python: AgentPython | PackageOverlay,
     sockets: tuple[ServiceSocket, ...],
     paths: RunPaths,
     gpus: tuple[str, ...] | None = None,
@@ -363,7 +381,7 @@ def make_agent_enclosure(
             *workspace.list_read_only_mounts(paths.workspace, spec, assets),
             *python.list_mounts(),
         ),
-        hidden=_list_hidden_paths(spec, python),
+        hidden=_list_hidden_paths(spec, python.base if isinstance(python, PackageOverlay) else python),
         sockets=sockets,
         python=python.make_sandbox_python(),
         gpus=gpus,

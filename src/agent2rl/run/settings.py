@@ -5,9 +5,11 @@ There are two exceptions: programs in a sandbox read the variables that they get
 """
 
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+
+REGISTRIES = ("pypi", "npm", "conda", "debian")
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,13 @@ class Settings:
     """PYTHONPATH: where plugins named package.module:NAME are found, in the grading child too."""
     prices: Path | None = None
     """AGENT2RL_PRICES: a price table of driver LLMs that takes precedence over the shipped one."""
+    mirrors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """AGENT2RL_PYPI_MIRROR, AGENT2RL_NPM_MIRROR, AGENT2RL_CONDA_MIRROR, AGENT2RL_DEBIAN_MIRROR: URLs of
+    package registries that agents use in place of the public ones, with `--network packages` or more. They
+    may have private addresses. URLs of further hosts that the first one links to may follow, after spaces."""
+    network_proxy: str | None = None
+    """AGENT2RL_NETWORK_PROXY: the HTTP proxy that agents' requests to public hosts must go through, if this
+    machine has no other way out: http://[user:password@]host:port."""
     display: bool = False
     """DISPLAY or WAYLAND_DISPLAY: whether a browser can be opened."""
 
@@ -44,6 +53,8 @@ def read_settings() -> Settings:
         gpus=os.environ.get("CUDA_VISIBLE_DEVICES"),
         python_path=tuple(path for path in _read_path_list("PYTHONPATH") if path.exists()),
         prices=Path(prices).absolute() if (prices := os.environ.get("AGENT2RL_PRICES")) else None,
+        mirrors=_read_mirrors(),
+        network_proxy=os.environ.get("AGENT2RL_NETWORK_PROXY") or None,
         display=bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")),
     )
 
@@ -51,6 +62,11 @@ def read_settings() -> Settings:
 def read_secrets(names: Iterable[str]) -> dict[str, str]:
     """Return the named variables that are set; an agent gets no others."""
     return {name: os.environ[name] for name in names if os.environ.get(name)}
+
+
+def _read_mirrors() -> dict[str, tuple[str, ...]]:
+    named = {name: os.environ.get(f"AGENT2RL_{name.upper()}_MIRROR", "") for name in REGISTRIES}
+    return {name: tuple(urls.split()) for name, urls in named.items() if urls.split()}
 
 
 def _find_download_caches() -> tuple[Path, ...]:

@@ -31,6 +31,7 @@ from agent2rl.analysis import contamination
 from agent2rl.core.agent import Brief
 from agent2rl.core.errors import MachineError, UserError
 from agent2rl.core.grading_records import EvalScore, Submission
+from agent2rl.core.network import parse_network_policy
 from agent2rl.core.records import TRAINING_PACKAGES, RunSpec
 from agent2rl.core.sandbox import Mount
 from agent2rl.core.task import ExportableEvaluator, Task
@@ -38,13 +39,14 @@ from agent2rl.grading.scores_file import SCORES_FILE
 from agent2rl.record.files import remove_tree
 from agent2rl.record.untrusted_files import replace_untrusted_file
 from agent2rl.run import training_data, training_services
+from agent2rl.run.agent_network import render_network_instructions
 from agent2rl.run.agent_python import AgentPython, find_own_python
 from agent2rl.run.assets import Assets, is_directory
 from agent2rl.training.demonstrations import DEMONSTRATIONS_FILE
 
 # Prompts: the first one is the same for all agents; the others continue or resume a run.
 
-INSTRUCTIONS_VERSION = 6
+INSTRUCTIONS_VERSION = 7
 """Version of the prompt files. Increase it when a change of rules or wording may change how agents behave.
 spec.json records the version that the run began with, and the ledger the version at each start of the agent.
 A ledger without it is from version 1. docs/run-directory.md says what changed."""
@@ -289,6 +291,7 @@ def write_run_meta(workspace: Path, spec: RunSpec, task: Task, times: RunTimes) 
         "base_model": str(get_model_path(spec).relative_to("models")),
         "mode": spec.mode,
         "expert": spec.expert,
+        "network": spec.network,
         "seed": spec.seed,
         "samples": spec.samples,
         "start_time": int(times.started_at),
@@ -342,6 +345,7 @@ def _render_instructions(seen_at: PurePosixPath, spec: RunSpec, task: Task, pyth
         agent2rl_python="python" if python.has_agent2rl else '"$AGENT2RL_PYTHON"',
         mode=spec.mode,
         rule=MODES[spec.mode],
+        network=render_network_instructions(parse_network_policy(spec.network)),
         ranking=RANKING[spec.protocol],
         world=training_services.render_world_instructions(task, spec)
         + training_services.render_judge_instructions(spec),

@@ -168,8 +168,9 @@ def _find_own_python() -> SandboxPython:
 
 def _make_environment(command: Command, home: str, temporary: str, python: SandboxPython) -> dict[str, str]:
     """Return the command's full environment without the service sockets; nothing is inherited."""
+    bins = (python.bin, *python.more_bins, "/usr/local/bin", "/usr/bin", "/bin")
     base = {
-        "PATH": f"{python.bin}:/usr/local/bin:/usr/bin:/bin",
+        "PATH": ":".join(map(str, bins)),
         "HOME": home,
         "USER": "agent",
         "LANG": "C.UTF-8",

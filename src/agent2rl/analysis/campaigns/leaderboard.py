@@ -1,8 +1,8 @@
 """Build the leaderboard: a row for each combination of agent, driver, model and mode, the best first.
 
 Ranks have intervals, from resampling runs and examples. Gains are on held-out data or, under the paper's
-protocol, on the test set; a table never has both. A task with different levels of expert help counts as
-different tasks, so no run is compared with one that had more help.
+protocol, on the test set; a table never has both. A task with other expert help or
+another network policy counts as another task, so no run is compared with one that had more.
 """
 
 from collections import Counter

@@ -139,6 +139,7 @@ class RunDigest(Record):
     """The published profile that evaluated it; None if the task's own evaluation did."""
     expert: ExpertHelp = "full"
     clock: Clock = "all"
+    network: str = "none"
     seed: int
     budget_seconds: float
     state: State
@@ -176,13 +177,14 @@ class RunDigest(Record):
 
     @cached_property
     def task_setting(self) -> str:
-        """The task, its published profile, its expert help and its clock.
+        """The task, its published profile, its expert help, its clock and its network policy.
 
-        All statistics treat different profiles, levels of help and clocks as different tasks.
+        All statistics treat different ones of these as different tasks.
         """
         help_level = "" if self.expert == "full" else f"expert {self.expert}"
         clock = "" if self.clock == "all" else f"clock {self.clock}"
-        settings = ", ".join(filter(None, (self.profile, help_level, clock)))
+        network = "" if self.network == "none" else f"network {self.network}"
+        settings = ", ".join(filter(None, (self.profile, help_level, clock, network)))
         return f"{self.task} ({settings})" if settings else self.task
 
     @cached_property
@@ -237,6 +239,7 @@ def digest_run(record: RecordedRun, findings: Findings) -> RunDigest:
         profile=spec.profile,
         expert=spec.expert,
         clock=spec.clock,
+        network=spec.network,
         seed=spec.seed,
         budget_seconds=spec.budget.wall_seconds,
         state=view.state,

@@ -1,0 +1,504 @@
+"""The proxy itself: HTTP CONNECT and plain HTTP on a unix socket of the run.
+
+    sandbox                     harness
+    client  -- head -->         parse (h11), host and port against the rules
+                                resolve once, check the address, connect to that address
+            <-- 200 --          CONNECT only
+            -- ClientHello -->  its server name must be the host of CONNECT
+            <== bytes ==>       counted, until one side ends, a limit is reached or the run is over
+
+Every connection carries one request, so that each request is checked on its own: bytes after the first
+request are never read as another one. Each request is recorded when it ends.
+"""
+
+import asyncio
+import logging
+import re
+import shutil
+import tempfile
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import h11
+
+from agent2rl.network_proxy.client_hello import LARGEST_HELLO, NotClientHello, parse_client_hello
+from agent2rl.network_proxy.connecting import (
+    READ_BYTES,
+    Dial,
+    Resolve,
+    Streams,
+    UpstreamProxy,
+    dial_first,
+    dial_public_address,
+    find_public_addresses,
+    open_upstream_tunnel,
+    resolve_host,
+)
+from agent2rl.network_proxy.host_rules import PORTS, HostRules, PackageMirror, RequestRefused
+from agent2rl.network_proxy.request_log import ProxiedRequest, RequestLog
+
+logger = logging.getLogger(__name__)
+
+AUTHORITY = re.compile(r"(\[[^\]]*\]|[^:\[\]@]*)(?::([0-9]{1,5}))?")
+HOP_BY_HOP = frozenset(
+    {
+        *(b"connection", b"keep-alive", b"proxy-connection", b"proxy-authorization", b"proxy-authenticate"),
+        *(b"te", b"trailer", b"transfer-encoding", b"upgrade", b"expect", b"host"),
+    }
+)
+"""Headers that are not passed on. The proxy frames bodies itself and names the host itself."""
+ACCESS_DENIED_ALERT = bytes.fromhex("15030100020231")
+LINGER_SECONDS = 1.0
+START_SECONDS = 30.0
+RUN_ENDED = "The run ended."
+
+
+@dataclass(frozen=True)
+class RequestTarget:
+    host: str
+    port: int
+    tunnel: bool
+    path: str = ""
+
+    @property
+    def full_authority(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+    @property
+    def authority(self) -> str:
+        default = PORTS["https" if self.tunnel else "http"]
+        return self.full_authority.removesuffix(f":{default}")
+
+
+class NetworkProxy:
+    """Serves one run. `resolve` and `dial` replace the system's DNS and TCP connections to public hosts."""
+
+    def __init__(
+        self,
+        rules: HostRules,
+        log: RequestLog,
+        upstream: UpstreamProxy | None = None,
+        resolve: Resolve = resolve_host,
+        dial: Dial = dial_public_address,
+    ) -> None:
+        self._rules = rules
+        self._log = log
+        self._upstream = upstream
+        self._resolve = resolve
+        self._dial = dial
+        self._clients: set[asyncio.Task[None]] = set()
+
+    async def serve(self, path: Path, started: Callable[[], None], stop: asyncio.Event) -> None:
+        """Serve on a unix socket until `stop` is set. Every connection is closed when this returns."""
+        backlog = self._log.limits.connections
+        server = await asyncio.start_unix_server(self._serve_client, path, backlog=backlog)
+        started()
+        await stop.wait()
+        server.close()
+        for task in tuple(self._clients):
+            task.cancel()
+        await asyncio.gather(*self._clients, return_exceptions=True)
+
+    async def _serve_client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._clients.add(task)
+        client = _Client(reader, writer, self._log)
+        try:
+            # Only the end of the run cancels a client. asyncio would log that as an error.
+            with suppress(asyncio.CancelledError):
+                await self._serve_request(client)
+        finally:
+            self._clients.discard(task)
+            writer.close()
+
+    async def _serve_request(self, client: "_Client") -> None:
+        """Serve one request and record how it ended."""
+        request = ProxiedRequest()
+        outcome, reason = "failed", "The client closed the connection."
+        try:
+            self._log.require_connection(len(self._clients))
+            if not await self._answer_request(client, request):
+                return
+            outcome, reason = "done", ""
+        except RequestRefused as refusal:
+            outcome = "cut" if request.received_bytes else "refused"
+            reason = f"{refusal.reason} {refusal.detail}".strip()
+            await client.refuse(refusal)
+        except TimeoutError:
+            reason = f"Nothing was sent for {self._log.limits.idle_seconds:g} s."
+            await client.refuse(RequestRefused(reason, 504))
+        except (OSError, h11.ProtocolError) as error:
+            reason = f"{type(error).__name__}: {error}"
+            await client.refuse(RequestRefused(f"{request.host} cannot be reached: {error}", 502))
+        except asyncio.CancelledError:
+            outcome, reason = "cut", RUN_ENDED
+            raise
+        except Exception as error:
+            logger.debug("the network proxy failed", exc_info=True)
+            reason = f"Internal error of agent2rl: {type(error).__name__}: {error}"
+        finally:
+            if request.method or outcome != "failed":
+                self._log.record_request(request, outcome, reason)
+
+    async def _answer_request(self, client: "_Client", request: ProxiedRequest) -> bool:
+        """Answer a request; return False if the client closed the connection without one."""
+        head = await client.read_head()
+        if head is None:
+            return False
+        request.method = head.method.decode("ascii", "replace")
+        target = _parse_target(head, request)
+        self._log.admit_request()
+        mirror = self._rules.find_mirror(target.host, target.port, target.tunnel)
+        if mirror is None:
+            self._rules.require_allowed(target.host, target.port, target.tunnel)
+        _require_same_host(head, target)
+        streams = await self._connect(target, mirror)
+        server = _Server(*streams, request, self._log)
+        try:
+            idle_seconds = self._log.limits.idle_seconds
+            async with asyncio.timeout(idle_seconds) as idle:
+                server.watch_progress(idle, idle_seconds)
+                if target.tunnel:
+                    await self._open_tunnel(client, server, target, mirror)
+                else:
+                    await self._forward(client, server, head, target, mirror)
+        finally:
+            server.close()
+        return True
+
+    async def _connect(self, target: RequestTarget, mirror: PackageMirror | None) -> Streams:
+        try:
+            async with asyncio.timeout(self._log.limits.connect_seconds):
+                if mirror:
+                    return await asyncio.open_connection(mirror.host, mirror.port)
+                if self._upstream:
+                    return await self._connect_upstream(target, self._upstream)
+                addresses = await find_public_addresses(self._resolve, target.host, target.port)
+                return await dial_first(self._dial, addresses, target.port)
+        except TimeoutError:
+            raise OSError("the connection timed out") from None
+
+    async def _connect_upstream(self, target: RequestTarget, upstream: UpstreamProxy) -> Streams:
+        """Connect through the user's proxy, which resolves the name itself.
+
+        A name with a private address is refused here, if this computer can resolve it. One that it cannot
+        resolve must be on the list of the policy.
+        """
+        try:
+            await find_public_addresses(self._resolve, target.host, target.port)
+        except OSError:
+            if self._rules.policy.kind == "open":
+                raise
+        if target.tunnel:
+            return await open_upstream_tunnel(upstream, target.host, target.port)
+        return await asyncio.open_connection(upstream.host, upstream.port)
+
+    async def _open_tunnel(
+        self, client: "_Client", server: "_Server", target: RequestTarget, mirror: PackageMirror | None
+    ) -> None:
+        await client.accept_tunnel()
+        hello = await client.read_client_hello(target.host, needs_name=not (mirror and mirror.has_address))
+        await server.send(hello)
+        await _run_both(
+            _pump(client.read, server.send, server.end), _pump(server.read, client.send, client.end)
+        )
+
+    async def _forward(
+        self,
+        client: "_Client",
+        server: "_Server",
+        head: h11.Request,
+        target: RequestTarget,
+        mirror: PackageMirror | None,
+    ) -> None:
+        """Pass a plain request on, and its answer back."""
+        upstream = None if mirror else self._upstream
+        path = f"http://{target.authority}{target.path}" if upstream else target.path
+        connection = h11.Connection(h11.CLIENT, max_incomplete_event_size=self._log.limits.head_bytes)
+        headers = [
+            (b"Host", target.authority.encode()),
+            *_select_headers(head.headers),
+            *(upstream.headers if upstream else ()),
+            (b"Connection", b"close"),
+        ]
+        sent = connection.send(h11.Request(method=head.method, target=path.encode(), headers=headers))
+        await server.send(sent or b"")
+        async for event in client.read_body():
+            await server.send(connection.send(event) or b"")
+        await self._return_answer(client, server, connection)
+
+    async def _return_answer(self, client: "_Client", server: "_Server", connection: h11.Connection) -> None:
+        while True:
+            event = connection.next_event()
+            if event is h11.NEED_DATA:
+                connection.receive_data(await server.read())
+            elif isinstance(event, h11.Response):
+                server.request.status = event.status_code
+                headers = [*_select_headers(event.headers), (b"Connection", b"close")]
+                response = h11.Response(status_code=event.status_code, reason=event.reason, headers=headers)
+                await client.send_event(response)
+            elif isinstance(event, h11.Data):
+                await client.send_event(h11.Data(data=event.data))
+            elif isinstance(event, h11.EndOfMessage):
+                await client.send_event(h11.EndOfMessage())
+                return
+            elif not isinstance(event, h11.InformationalResponse):
+                raise h11.RemoteProtocolError("the host closed the connection")
+
+
+def _parse_target(head: h11.Request, request: ProxiedRequest) -> RequestTarget:
+    """Return where a request goes, and note it in the record of the request."""
+    text = head.target.decode("ascii", "replace")
+    if head.method == b"CONNECT":
+        authority, path, tunnel = text, "", True
+    elif text.lower().startswith("http://"):
+        authority, slash, path = re.fullmatch(r"([^/?#]*)([/?]?)(.*)", text[7:], re.DOTALL).groups()  # type: ignore[union-attr]
+        path, tunnel = f"{'/' if slash != '/' else ''}{slash}{path}", False
+    else:
+        request.host, request.path = "", text
+        raise RequestRefused(
+            "This is a proxy: send http:// URLs in absolute form, and CONNECT for https://.", 400
+        )
+    request.path = None if tunnel else path
+    parts = AUTHORITY.fullmatch(authority)
+    request.host = parts[1].lower() if parts else authority
+    if parts is None or (tunnel and not parts[2]):
+        raise RequestRefused(f"{authority!r} is not a host with a port.", 400)
+    port = int(parts[2]) if parts[2] else PORTS["http"]
+    request.port = port
+    return RequestTarget(request.host.removeprefix("[").removesuffix("]"), port, tunnel, path)
+
+
+def _require_same_host(head: h11.Request, target: RequestTarget) -> None:
+    """Raise RequestRefused if the Host header names another host than the request line."""
+    named = [value.decode("ascii", "replace").lower() for name, value in head.headers if name == b"host"]
+    allowed = {target.authority, target.full_authority, *((target.host,) if target.tunnel else ())}
+    if not allowed.issuperset(named):
+        raise RequestRefused("The Host header names another host than the request line.", 400)
+
+
+def _select_headers(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Return the headers that are passed on. A chunked body stays chunked."""
+    pairs = [(name.lower(), value) for name, value in headers]
+    listed = b",".join(value.lower() for name, value in pairs if name == b"connection")
+    dropped = HOP_BY_HOP | {name.strip() for name in listed.split(b",")}
+    chunked = any(name == b"transfer-encoding" for name, _ in pairs)
+    if chunked:
+        dropped |= {b"content-length"}
+    kept = [(name, value) for name, value in pairs if name not in dropped]
+    return [*kept, (b"transfer-encoding", b"chunked")] if chunked else kept
+
+
+async def _pump(
+    read: Callable[[], Awaitable[bytes]],
+    send: Callable[[bytes], Awaitable[None]],
+    end: Callable[[], None],
+) -> None:
+    while data := await read():
+        await send(data)
+    end()
+
+
+async def _run_both(first: Awaitable[None], second: Awaitable[None]) -> None:
+    """Wait for both; an error in one cancels the other."""
+    tasks = [asyncio.ensure_future(first), asyncio.ensure_future(second)]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class _Client:
+    """The sandbox's end of a connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, log: RequestLog) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._limits = log.limits
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=self._limits.head_bytes)
+        self._early = b""
+        """Bytes of the tunnel that came with the head of CONNECT."""
+        self._tunnel = False
+
+    async def read_head(self) -> h11.Request | None:
+        """Read the request line and the headers; None if the client closed the connection instead."""
+        try:
+            async with asyncio.timeout(self._limits.head_seconds):
+                event = self._http.next_event()
+                while event is h11.NEED_DATA:
+                    self._http.receive_data(await self._reader.read(READ_BYTES // 8))
+                    event = self._http.next_event()
+        except TimeoutError:
+            seconds = self._limits.head_seconds
+            raise RequestRefused(f"The request was not complete after {seconds:g} s.", 408) from None
+        except h11.RemoteProtocolError as error:
+            raise RequestRefused(f"Invalid HTTP: {error}.", error.error_status_hint) from None
+        return event if isinstance(event, h11.Request) else None
+
+    async def read_body(self) -> AsyncIterator[h11.Event]:
+        """Yield the body's parts and its end."""
+        if self._http.they_are_waiting_for_100_continue:
+            await self.send_event(h11.InformationalResponse(status_code=100, headers=[]))
+        while True:
+            event = self._http.next_event()
+            if event is h11.NEED_DATA:
+                self._http.receive_data(await self._reader.read(READ_BYTES))
+            elif isinstance(event, h11.Data):
+                yield h11.Data(data=event.data)
+            elif isinstance(event, h11.EndOfMessage):
+                yield h11.EndOfMessage()
+                return
+            else:
+                raise h11.RemoteProtocolError("the body is not complete")
+
+    async def send_event(self, event: h11.Event) -> None:
+        await self.send(self._http.send(event) or b"")
+
+    async def accept_tunnel(self) -> None:
+        await self.send(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        self._tunnel = True
+        self._early = self._http.trailing_data[0]
+
+    async def read_client_hello(self, host: str, needs_name: bool) -> bytes:
+        """Return the beginning of a TLS connection to this host."""
+        data = b""
+        try:
+            async with asyncio.timeout(self._limits.head_seconds):
+                while (hello := parse_client_hello(data)) is None:
+                    more = await self.read()
+                    if not more or len(data) > LARGEST_HELLO:
+                        raise RequestRefused("The tunnel ended without a TLS handshake.")
+                    data += more
+        except TimeoutError:
+            raise RequestRefused("The tunnel did not begin with a TLS handshake.") from None
+        except NotClientHello as error:
+            raise RequestRefused(f"Only TLS may be used in a tunnel: {error}.") from None
+        if hello.encrypted:
+            raise RequestRefused("The TLS handshake hides its server name (Encrypted Client Hello).")
+        if hello.server_name is None and needs_name:
+            raise RequestRefused("The TLS handshake has no server name (SNI).")
+        if hello.server_name not in (None, host):
+            raise RequestRefused(
+                "The TLS handshake names another host than CONNECT.",
+                detail=f"Its SNI is {hello.server_name}.",
+            )
+        return data
+
+    async def read(self) -> bytes:
+        """Read bytes of the tunnel."""
+        if self._early:
+            early, self._early = self._early, b""
+            return early
+        return await self._reader.read(READ_BYTES)
+
+    async def send(self, data: bytes) -> None:
+        self._writer.write(data)
+        await self._writer.drain()
+
+    def end(self) -> None:
+        with suppress(OSError):
+            self._writer.write_eof()
+
+    async def refuse(self, refusal: RequestRefused) -> None:
+        """Say why the request is refused, as far as the client can still be told."""
+        with suppress(OSError, TimeoutError, h11.LocalProtocolError):
+            if self._tunnel:
+                self._writer.write(ACCESS_DENIED_ALERT)
+            elif self._http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+                self._write_refusal(refusal)
+            self._writer.write_eof()
+            # What the client still sends is read, or it would lose the answer with a reset connection.
+            async with asyncio.timeout(LINGER_SECONDS):
+                while await self._reader.read(READ_BYTES):
+                    pass
+
+    def _write_refusal(self, refusal: RequestRefused) -> None:
+        body = f"agent2rl: {refusal.reason}\n".encode()
+        headers = [
+            ("Content-Type", "text/plain; charset=utf-8"),
+            ("Content-Length", str(len(body))),
+            ("Connection", "close"),
+        ]
+        reason = re.sub(r"[^ -~]", "?", refusal.reason)[:200].encode()
+        response = h11.Response(status_code=refusal.status, headers=headers, reason=reason)
+        for event in (response, h11.Data(data=body), h11.EndOfMessage()):
+            self._writer.write(self._http.send(event) or b"")
+
+
+class _Server:
+    """The connection to a host. Its bytes are counted."""
+
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        request: ProxiedRequest,
+        log: RequestLog,
+    ) -> None:
+        self.request = request
+        self._reader = reader
+        self._writer = writer
+        self._log = log
+        self._idle: tuple[asyncio.Timeout, float] | None = None
+
+    def watch_progress(self, idle: asyncio.Timeout, seconds: float) -> None:
+        """Move this deadline whenever a byte passes."""
+        self._idle = idle, seconds
+
+    async def read(self) -> bytes:
+        data = await self._reader.read(READ_BYTES)
+        self._log.count_received(self.request, len(data))
+        self._note_progress()
+        return data
+
+    async def send(self, data: bytes) -> None:
+        self._log.count_sent(self.request, len(data))
+        self._writer.write(data)
+        await self._writer.drain()
+        self._note_progress()
+
+    def _note_progress(self) -> None:
+        if self._idle:
+            idle, seconds = self._idle
+            idle.reschedule(asyncio.get_running_loop().time() + seconds)
+
+    def end(self) -> None:
+        with suppress(OSError):
+            self._writer.write_eof()
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+@contextmanager
+def serve_network_proxy(proxy: NetworkProxy) -> Iterator[Path]:
+    """Serve the proxy from a thread and yield its socket. At the end, all its connections are closed."""
+    home = Path(tempfile.mkdtemp(prefix="agent2rl-", dir="/tmp"))
+    shared = home / "s"
+    shared.mkdir()
+    shared.chmod(0o755)
+    path, started = shared / "http.sock", threading.Event()
+    loop, stop = asyncio.new_event_loop(), asyncio.Event()
+
+    def serve() -> None:
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            runner.run(proxy.serve(path, started.set, stop))
+
+    thread = threading.Thread(target=serve, name="network-proxy", daemon=True)
+    thread.start()
+    try:
+        if not started.wait(START_SECONDS):
+            raise RuntimeError("the network proxy did not start")
+        yield path
+    finally:
+        with suppress(RuntimeError):  # the loop is closed already
+            loop.call_soon_threadsafe(stop.set)
+        thread.join()
+        shutil.rmtree(home, ignore_errors=True)

@@ -1,0 +1,151 @@
+"""The agent's network: the proxy of the run, what its clients are configured with, and its instructions."""
+
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from agent2rl.core.agent import Brief
+from agent2rl.core.network import (
+    PACKAGES,
+    NetworkPolicy,
+    NetworkUsage,
+    parse_network_policy,
+    sum_network_requests,
+)
+from agent2rl.core.records import RunSpec
+from agent2rl.core.sandbox import ServiceSocket, url_placeholder
+from agent2rl.core.task import Task
+from agent2rl.network_proxy.connecting import parse_upstream_proxy
+from agent2rl.network_proxy.host_rules import HostRules, parse_mirror
+from agent2rl.network_proxy.request_log import RequestLog
+from agent2rl.network_proxy.server import NetworkProxy, serve_network_proxy
+from agent2rl.record.reader import read_network_requests
+from agent2rl.record.recorder import Recorder
+from agent2rl.run.package_overlay import PackageOverlay
+from agent2rl.run.settings import Settings
+
+URL_VARIABLE = "NETWORK_PROXY_URL"
+PROXY_VARIABLES = (
+    *("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"),
+    *("npm_config_proxy", "npm_config_https_proxy"),
+)
+NO_PROXY = "127.0.0.1,localhost,::1"
+"""The services of the run are on the sandbox's own loopback."""
+CLIENT_SETTINGS: Mapping[str, str] = {
+    "NO_PROXY": NO_PROXY,
+    "no_proxy": NO_PROXY,
+    "npm_config_noproxy": NO_PROXY,
+    "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+    "PIP_NO_INPUT": "1",
+}
+CERTIFICATE_BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt")
+"""Files with the certificates that this computer trusts. Sandboxes show them."""
+CERTIFICATE_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT", "NODE_EXTRA_CA_CERTS")
+"""Clients that bring certificates of their own would not trust a mirror inside an organisation."""
+MIRROR_VARIABLES: Mapping[str, tuple[str, ...]] = {
+    "pypi": ("PIP_INDEX_URL", "UV_DEFAULT_INDEX"),
+    "npm": ("npm_config_registry",),
+    "conda": ("CONDA_CHANNEL_ALIAS",),
+    "debian": ("DEBIAN_MIRROR",),
+}
+"""Registry → the variables that give its clients the URL of a mirror."""
+
+
+def choose_network_policy(task: Task, chosen: str | None) -> str:
+    """Return the chosen policy, or the task's own."""
+    return task.default_network if chosen is None else chosen
+
+
+@dataclass(frozen=True)
+class AgentNetwork:
+    """The service socket of the proxy and the variables that lead to it; empty without a network."""
+
+    sockets: tuple[ServiceSocket, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    overlay: PackageOverlay | None = None
+
+    def add_to_brief(self, brief: Brief) -> Brief:
+        """Add the variables, and the Python of the run's own environment."""
+        python = str(self.overlay.interpreter) if self.overlay else brief.python
+        return replace(brief, environment={**brief.environment, **self.environment}, python=python)
+
+
+class NetworkSetup:
+    """Check a run's network settings before the run begins, and open its network later."""
+
+    def __init__(self, spec: RunSpec, settings: Settings) -> None:
+        self.policy = parse_network_policy(spec.network)
+        self._mirrors = settings.mirrors if self.policy.includes_packages else {}
+        mirrors = tuple(
+            parse_mirror(_name_variable(name), url) for name, urls in self._mirrors.items() for url in urls
+        )
+        self._rules = HostRules(self.policy, mirrors)
+        proxy = settings.network_proxy
+        self.usage: NetworkUsage | None = None
+        """What the agent did with it; None until it is closed, or without a network."""
+        self._upstream = parse_upstream_proxy("AGENT2RL_NETWORK_PROXY", proxy) if proxy else None
+
+    @contextmanager
+    def open_network(self, overlay: PackageOverlay | None, recorder: Recorder) -> Iterator[AgentNetwork]:
+        """Serve the proxy. Afterwards nothing is connected any more, and the usage is recorded."""
+        if self.policy.kind == "none":
+            yield AgentNetwork()
+            return
+        earlier = read_network_requests(recorder.paths, [])
+        log = RequestLog(recorder.record_network_request, earlier=earlier)
+        proxy = NetworkProxy(self._rules, log, self._upstream)
+        try:
+            with serve_network_proxy(proxy) as socket:
+                sockets = (ServiceSocket(URL_VARIABLE, socket),)
+                yield AgentNetwork(sockets, make_client_variables(self._mirrors), overlay)
+        finally:
+            packages = overlay.list_installed_packages() if overlay else ()
+            self.usage = sum_network_requests(str(self.policy), log.requests, log.unrecorded, packages)
+            recorder.record_network_usage(self.usage)
+
+
+def _name_variable(registry: str) -> str:
+    return f"AGENT2RL_{registry.upper()}_MIRROR"
+
+
+def make_client_variables(mirrors: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Return the environment variables with which ordinary clients use the proxy and the mirrors."""
+    variables = {name: url_placeholder(URL_VARIABLE) for name in PROXY_VARIABLES} | dict(CLIENT_SETTINGS)
+    if bundle := next((path for path in CERTIFICATE_BUNDLES if Path(path).is_file()), None):
+        variables |= dict.fromkeys(CERTIFICATE_VARIABLES, bundle)
+    for registry, urls in mirrors.items():
+        variables |= dict.fromkeys(MIRROR_VARIABLES[registry], urls[0])
+    trusted = [urlsplit(url).netloc for url in mirrors.get("pypi", ()) if url.startswith("http://")]
+    return variables | ({"PIP_TRUSTED_HOST": " ".join(trusted)} if trusted else {})
+
+
+# What the agent is told.
+
+NO_NETWORK = "There is no network access except to the services that these pages name."
+REGISTRIES = "the package registries of PyPI, npm, conda and Debian"
+RECORDED = (
+    "Programs find the proxy in `HTTP_PROXY` and `HTTPS_PROXY`. Every request is recorded. `pip install "
+    "NAME` installs into an environment that is deleted after the run."
+)
+
+
+def render_network_instructions(policy: NetworkPolicy) -> str:
+    """Return the paragraph that says which network the agent has."""
+    if policy.kind == "none":
+        return textwrap.fill(NO_NETWORK, 100)
+    text = f"{_describe_reach(policy)} {RECORDED} There is no other network access except to the services "
+    return textwrap.fill(f"{text}that these pages name.", 100, break_long_words=False, break_on_hyphens=False)
+
+
+def _describe_reach(policy: NetworkPolicy) -> str:
+    names = ", ".join(f"`{host}`" for host in policy.hosts if host != PACKAGES)
+    if policy.kind == "packages":
+        return f"A proxy lets you download from {REGISTRIES}."
+    if policy.kind == "allow":
+        also = f"{' and ' if names else ''}{REGISTRIES}" if policy.includes_packages else ""
+        return f"A proxy lets you reach {names}{also} by HTTP and HTTPS."
+    hubs = f"; of those you may use {names}" if names else ""
+    return f"A proxy lets you reach public hosts by HTTP and HTTPS, except hubs of trained models{hubs}."

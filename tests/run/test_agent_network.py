@@ -1,0 +1,77 @@
+"""What a run's clients are configured with, and what the agent is told about its network."""
+
+from pathlib import Path
+
+import pytest
+
+from agent2rl import registry
+from agent2rl.core.errors import UserError
+from agent2rl.core.network import parse_network_policy
+from agent2rl.core.records import Budget, RunSpec
+from agent2rl.run.agent_network import (
+    NetworkSetup,
+    choose_network_policy,
+    make_client_variables,
+    render_network_instructions,
+)
+from agent2rl.run.settings import Settings, read_settings
+
+
+def make_spec(network: str) -> RunSpec:
+    return RunSpec(task="t", agent="a", model="m", engine="e", budget=Budget(wall_seconds=1), network=network)
+
+
+def test_clients_use_the_proxy_for_everything_but_the_services_of_the_run() -> None:
+    variables = make_client_variables({})
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy", "npm_config_https_proxy"):
+        assert variables[name] == "{{NETWORK_PROXY_URL}}"
+    assert variables["NO_PROXY"] == variables["no_proxy"] == "127.0.0.1,localhost,::1"
+    assert "PIP_INDEX_URL" not in variables
+
+
+def test_mirrors_replace_the_registries_of_their_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENT2RL_PYPI_MIRROR", "http://10.0.0.1:81/simple http://10.0.0.2:82/")
+    monkeypatch.setenv("AGENT2RL_NPM_MIRROR", "https://npm.example.org")
+    monkeypatch.setenv("AGENT2RL_CONDA_MIRROR", " ")
+    mirrors = read_settings().mirrors
+    variables = make_client_variables(mirrors)
+    assert variables["PIP_INDEX_URL"] == variables["UV_DEFAULT_INDEX"] == "http://10.0.0.1:81/simple"
+    assert variables["PIP_TRUSTED_HOST"] == "10.0.0.1:81 10.0.0.2:82"
+    assert variables["npm_config_registry"] == "https://npm.example.org"
+    assert set(mirrors) == {"pypi", "npm"}
+
+
+def test_wrong_settings_are_an_error_before_the_run_begins_unless_the_policy_needs_none() -> None:
+    here = Path()
+    mirrors = {"pypi": ("http://127.0.0.1:3141/simple",)}
+    with pytest.raises(UserError, match="AGENT2RL_PYPI_MIRROR: inside the sandbox"):
+        NetworkSetup(make_spec("packages"), Settings(runs=here, cache=here, mirrors=mirrors))
+    NetworkSetup(make_spec("none"), Settings(runs=here, cache=here, mirrors=mirrors))
+    with pytest.raises(UserError, match="AGENT2RL_NETWORK_PROXY"):
+        NetworkSetup(make_spec("open"), Settings(runs=here, cache=here, network_proxy="socks5://a.org"))
+
+
+def test_the_default_is_the_tasks() -> None:
+    task = registry.find_task("gsm8k-mini")
+    assert choose_network_policy(task, None) == "none"
+    assert choose_network_policy(task, "packages") == "packages"
+
+
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        ("none", "There is no network access except to the services that these pages name."),
+        ("packages", "download from the package registries of PyPI, npm, conda and Debian. Programs find"),
+        ("allow:a.org,b.org", "reach `a.org`, `b.org` by HTTP and HTTPS."),
+        (
+            "allow:a.org,packages",
+            "reach `a.org` and the package registries of PyPI, npm, conda and Debian by",
+        ),
+        ("open", "reach public hosts by HTTP and HTTPS, except hubs of trained models. Programs"),
+        ("open:hf.co", "except hubs of trained models; of those you may use `hf.co`."),
+    ],
+)
+def test_the_agent_is_told_what_it_can_reach(policy: str, words: str) -> None:
+    told = " ".join(render_network_instructions(parse_network_policy(policy)).split())
+    assert words in told
+    assert "these pages name." in told

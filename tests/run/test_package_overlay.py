@@ -1,0 +1,73 @@
+"""The environment that an agent installs packages into lies on top of its Python."""
+
+import subprocess
+from pathlib import Path
+
+from agent2rl.run.agent_python import find_own_python
+from agent2rl.run.package_overlay import SEEN_AT, PackageOverlay
+
+SHOW = """
+import sys, pydantic, agent2rl, pip, small
+print(sys.prefix != sys.base_prefix, sys.prefix, small.VALUE)
+"""
+
+
+def build_overlay(folder: Path) -> PackageOverlay:
+    overlay = PackageOverlay.place_in(folder, find_own_python(), same_paths=True)
+    overlay.build()
+    return overlay
+
+
+def find_site_packages(overlay: PackageOverlay) -> Path:
+    (found,) = overlay.prefix.glob("lib/python3*/site-packages")
+    return found
+
+
+def test_it_has_the_packages_of_the_agents_python_and_its_own(tmp_path: Path) -> None:
+    overlay = build_overlay(tmp_path)
+    (find_site_packages(overlay) / "small.py").write_text("VALUE = 42\n")
+    command = [str(overlay.interpreter), "-c", SHOW]
+    shown = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert shown.stdout.split() == ["True", str(overlay.prefix), "42"], shown.stderr
+    pip = subprocess.run(
+        [overlay.prefix / "bin" / "pip", "--version"], capture_output=True, text=True, check=False
+    )
+    assert pip.stdout.startswith("pip "), pip.stderr
+
+
+def test_a_second_start_of_the_run_keeps_what_is_installed(tmp_path: Path) -> None:
+    (find_site_packages(build_overlay(tmp_path)) / "small.py").write_text("VALUE = 42\n")
+    assert (find_site_packages(build_overlay(tmp_path)) / "small.py").exists()
+
+
+def test_in_a_sandbox_with_paths_of_its_own_no_path_of_this_computer_is_on_the_path(tmp_path: Path) -> None:
+    overlay = PackageOverlay.place_in(tmp_path, find_own_python(), same_paths=False)
+    python = overlay.make_sandbox_python()
+    assert (str(python.bin), python.variables["VIRTUAL_ENV"]) == (f"{SEEN_AT}/bin", str(SEEN_AT))
+    (mount,) = [each for each in overlay.list_mounts() if each.writable]
+    assert (mount.source, mount.target) == (tmp_path / "python", str(SEEN_AT))
+
+
+def test_installed_packages_are_read_from_names_alone(tmp_path: Path) -> None:
+    overlay = build_overlay(tmp_path)
+    site = find_site_packages(overlay)
+    before = overlay.list_installed_packages()
+    for name in (
+        "Some_Package-1.2.3.dist-info",
+        "torch-2.9.0+cpu.dist-info",
+        "no-version",
+        "x-1\n2.dist-info",
+    ):
+        (site / name).mkdir()
+    (site / "torch-2.9.0+cpu.dist-info" / "METADATA").symlink_to("/dev/zero")
+    new = set(overlay.list_installed_packages()) - set(before)
+    assert new == {"some-package==1.2.3", "torch==2.9.0+cpu"}
+
+
+def test_a_link_in_place_of_the_package_directory_is_not_followed(tmp_path: Path) -> None:
+    overlay = build_overlay(tmp_path)
+    site, elsewhere = find_site_packages(overlay), tmp_path / "elsewhere"
+    site.rename(elsewhere)
+    (elsewhere / "secret-1.0.dist-info").mkdir()
+    site.symlink_to(elsewhere)
+    assert overlay.list_installed_packages() == ()

@@ -1,0 +1,152 @@
+"""A whole run whose agent has a network: it installs a package from a mirror, and is refused the rest."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from agent2rl.core.network import NetworkRequest
+from agent2rl.record import ledger
+from tests.helpers.run_launcher import FinishedRun, RunLauncher
+from tests.run.package_registry import write_wheel
+
+MIRROR_ADDRESS = "127.0.0.2"
+"""A loopback address that is not the sandbox's own."""
+AGENT = """
+def fetch(url):
+    try:
+        with urllib.request.urlopen(url, timeout=60) as response:
+            return response.status
+    except urllib.error.HTTPError as error:
+        return [error.code, error.read().decode()]
+    except OSError as error:
+        return str(error)
+
+def run(*command):
+    done = subprocess.run(command, capture_output=True, text=True)
+    return done.returncode, done.stdout + done.stderr
+
+def connect(address, port):
+    try:
+        socket.create_connection((address, port), timeout=5).close()
+        return "connected"
+    except OSError as error:
+        return type(error).__name__
+
+say(pip=run("pip", "install", "tiny-a2rl-wheel"))
+say(
+    value=run("python", "-c", "import tiny_a2rl_wheel, pydantic, agent2rl; print(tiny_a2rl_wheel.VALUE)"),
+    time=call("GET", "/time")["http"],
+    refused=fetch("http://exfiltrated-secret.example.org/x"),
+    metadata=fetch("http://169.254.169.254/latest/meta-data/"),
+    hub=fetch("https://huggingface.co/x"),
+    around=connect("127.0.0.2", int(os.environ["PIP_INDEX_URL"].split(":")[2].split("/")[0])),
+    instructions=(WORKSPACE / "instructions.md").read_text(),
+    environment=dict(os.environ),
+)
+submit(trained("v1"))
+"""
+
+
+class _QuietHandler(SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def serve_package_index(folder: Path) -> Iterator[str]:
+    """The URL of an index with one wheel, in pip's simple format."""
+    pages = folder / "simple" / "tiny-a2rl-wheel"
+    write_wheel(pages, "tiny_a2rl_wheel", "1.5", "VALUE = 'installed'\n")
+    wheel = next(pages.glob("*.whl")).name
+    (pages / "index.html").write_text(f'<!DOCTYPE html><a href="{wheel}">{wheel}</a>')
+    handler = partial(_QuietHandler, directory=str(folder))
+    try:
+        server = ThreadingHTTPServer((MIRROR_ADDRESS, 0), handler)
+    except OSError as error:
+        pytest.skip(f"no second loopback address here: {error}")
+    with server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        try:
+            yield f"http://{MIRROR_ADDRESS}:{server.server_port}/simple"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture(scope="module")
+def network_run(shared_launcher: RunLauncher, tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
+    with serve_package_index(tmp_path_factory.mktemp("index")) as url:
+        return shared_launcher.run(AGENT, "--network", "packages", AGENT2RL_PYPI_MIRROR=url)
+
+
+def test_pip_install_works_in_the_sandbox_without_options(network_run: FinishedRun) -> None:
+    said = network_run.said
+    assert said["pip"][0] == 0, said["pip"][1]
+    assert said["value"] == [0, "installed\n"]
+    assert said["time"] == 200
+    assert network_run.result.scored == 1
+    assert "python" not in [path.name for path in network_run.paths.workspace.iterdir()]
+    assert not network_run.paths.scratch.exists()
+
+
+def test_the_agent_reaches_nothing_else(network_run: FinishedRun) -> None:
+    said = network_run.said
+    assert said["refused"][0] == said["metadata"][0] == 403
+    assert "does not allow exfiltrated-secret.example.org" in said["refused"][1]
+    assert "403" in said["hub"]
+    assert said["around"] in ("ConnectionRefusedError", "OSError")
+
+
+def test_the_agent_is_told_which_network_it_has_and_sees_no_path_of_this_computer(
+    network_run: FinishedRun,
+) -> None:
+    instructions = " ".join(network_run.said["instructions"].split())
+    assert "A proxy lets you download from the package registries of PyPI" in instructions
+    variables = network_run.said["environment"]
+    assert variables["HTTPS_PROXY"].startswith("http://127.0.0.1:")
+    assert not [name for name, value in variables.items() if str(network_run.paths.root) in value]
+
+
+def test_every_request_is_recorded_and_pinned(shared_launcher: RunLauncher, network_run: FinishedRun) -> None:
+    paths, usage = network_run.paths, network_run.result.network
+    lines = paths.network.read_text(encoding="utf-8").splitlines()
+    requests = [NetworkRequest.model_validate_json(line) for line in lines]
+    reached = [(each.host, each.outcome) for each in requests]
+    assert reached.count((MIRROR_ADDRESS, "done")) >= 2
+    assert ("exfiltrated-secret.example.org", "refused") in reached
+    assert ("169.254.169.254", "refused") in reached
+    assert ("huggingface.co", "refused") in reached
+    assert usage is not None
+    assert (usage.policy, usage.packages) == ("packages", ("tiny-a2rl-wheel==1.5",))
+    assert usage.refused == 3
+    assert [each.host for each in usage.hosts] == [MIRROR_ADDRESS]
+    assert json.loads(paths.spec.read_text())["network"] == "packages"
+    assert "network" in [entry.kind for entry in ledger.read_ledger(paths.ledger, paths.ledger_head).entries]
+    assert shared_launcher.cli("verify", network_run.result.run_id).returncode == 0
+    recorded = paths.network.read_bytes()
+    paths.network.write_bytes(recorded.replace(b"exfiltrated", b"wonderfully"))
+    assert "network.jsonl was changed" in shared_launcher.cli("verify", network_run.result.run_id).stdout
+    paths.network.write_bytes(recorded)
+
+
+def test_the_network_is_shown_wherever_the_score_is(
+    shared_launcher: RunLauncher, network_run: FinishedRun
+) -> None:
+    shown = " ".join(shared_launcher.cli("show", network_run.result.run_id).stdout.split())
+    assert "packages: the registries of PyPI" in shown
+    assert f"from {MIRROR_ADDRESS}" in shown
+    report = shared_launcher.report(network_run)
+    assert "with the network policy packages" in report
+    assert "tiny-a2rl-wheel==1.5" in report
+    board = shared_launcher.cli(
+        "leaderboard", "--format", "markdown", "--task", "gsm8k-mini (network packages)"
+    ).stdout
+    assert "gsm8k-mini (network packages)" in board
+    assert "reach hosts outside its sandbox" in board
