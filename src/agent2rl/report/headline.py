@@ -231,6 +231,10 @@ def build_flags(data: ReportData) -> list[HeadlineFlag]:
         flags.append(HeadlineFlag("warn", f"It is unknown whether this run is contaminated: {reason}."))
     if view.result and view.result.isolation and not view.result.isolation.isolates:
         flags.append(HeadlineFlag("warn", f"The sandbox {view.result.isolation.sandbox} isolates nothing."))
+    elif view.result and view.result.isolation and view.result.isolation.not_kept:
+        many = tables.pluralize(len(view.result.isolation.not_kept), "promise")
+        name = view.result.isolation.sandbox
+        flags.append(HeadlineFlag("warn", f"The sandbox {name} isolates in part: {many} not kept."))
     if data.findings.contradictions:
         count = tables.pluralize(len(data.findings.contradictions), "claim")
         flags.append(HeadlineFlag("warn", f"The record contradicts {count} by the agent.", "story"))
