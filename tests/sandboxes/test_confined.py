@@ -17,6 +17,12 @@ from agent2rl.core.errors import MachineError, UserError
 from agent2rl.core.records import Isolation
 from agent2rl.core.sandbox import Command, Mount, ServiceSocket
 from agent2rl.sandboxes import confined, landlock, selftest
+from tests.helpers.hostile_programs import (
+    ALWAYS_EQUAL_PROGRAM,
+    REFERENCE_PROGRAM,
+    make_job,
+    open_sandboxed_pool,
+)
 from tests.helpers.sandbox_runner import (
     SandboxRunner,
     find_processes_by_token,
@@ -152,16 +158,16 @@ def test_evaluation_data_cannot_be_read_by_path_or_link_or_through_a_process(
         ln {answers}/key hard; cat hard; cp {answers}/key copy; cat copy
         cat /proc/{os.getpid()}/root{answers}/key /proc/{os.getpid()}/cwd/pyproject.toml
         cat /proc/{os.getpid()}/environ /proc/{os.getpid()}/mem /proc/{os.getpid()}/maps
-        ls /proc/{os.getpid()}/fd; head -c9 < {answers}/key; tail -n1 {answers}/key
+        cat /proc/{os.getpid()}/fd/0 /proc/{os.getpid()}/fd/3
+        head -c9 < {answers}/key; tail -n1 {answers}/key
         echo done
     """
     cell.shell(script)
     assert "42-is-the-answer" not in cell.log
     lines = cell.log.strip().splitlines()
     assert lines[-1] == "done"
-    assert all(
-        "ermission denied" in line or "not permitted" in line or "No such" in line for line in lines[:-1]
-    )
+    refusals = ("ermission denied", "not permitted", "No such file", "cross-device link")
+    assert all(any(words in line for words in refusals) for line in lines[:-1]), cell.log
 
 
 def test_hidden_directories_in_shared_ones_cannot_be_read(cell: SandboxRunner, tmp_path: Path) -> None:
@@ -244,7 +250,7 @@ def test_no_process_can_be_traced_and_the_hosts_not_signalled(cell: SandboxRunne
         import ctypes, os, signal
         libc = ctypes.CDLL(None, use_errno=True)
         print(libc.ptrace(16, {os.getpid()}, 0, 0), libc.ptrace(0, 0, 0, 0))
-        for pid in (os.getppid(), {os.getpid()}, 1):
+        for pid in ({os.getpid()}, 1):
             try:
                 open(f"/proc/{{pid}}/mem", "rb")
                 print("opened")
@@ -385,3 +391,10 @@ def test_a_root_without_the_capabilities_is_told_which(
     monkeypatch.setattr(confined, "NEEDED_CAPABILITIES", {"SETUID": 63})
     with pytest.raises(MachineError, match="SETUID"):
         cell.run("true")
+
+
+def test_programs_that_a_model_wrote_run_in_it_too(isolation: Isolation, tmp_path: Path) -> None:
+    programs = [REFERENCE_PROGRAM, "def solve(x):\n    return x\n", ALWAYS_EQUAL_PROGRAM]
+    with open_sandboxed_pool(tmp_path / "programs", 1, "confined") as pool:
+        verdicts = pool.judge_jobs([make_job(program) for program in programs])
+    assert [verdict.passed for verdict in verdicts] == [True, False, False]

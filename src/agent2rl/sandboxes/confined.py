@@ -266,8 +266,8 @@ def _allow_paths(
     python = (view.list_interpreter_places if bare else view.list_python_places)(rules.hidden)
     for path in python:
         rules.share(path)
-    if not bare:  # Python lists a directory to find a package in it
-        rules.allow(view.PACKAGE.parent, landlock.READ_DIRECTORY)
+    # Python lists a directory to find a package in it.
+    rules.allow(view.PACKAGE.parent, landlock.READ_DIRECTORY)
     for name in ACCOUNTS if not bare else ():
         rules.allow(Path(name), landlock.READ)
     rules.allow(Path("/proc"), landlock.READ_FILE | landlock.READ_DIRECTORY)
