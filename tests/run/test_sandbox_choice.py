@@ -6,10 +6,14 @@ import pytest
 
 from agent2rl import registry
 from agent2rl.core.errors import MachineError
-from agent2rl.core.records import Isolation, Promise
+from agent2rl.core.records import Budget, Isolation, Promise, RunSpec
+from agent2rl.record.recorder import Recorder
+from agent2rl.record.run_lock import RunLock
 from agent2rl.run import sandbox_choice
 from agent2rl.run.preflight import make_verdict
 from agent2rl.run.private_places import PrivatePlaces
+from agent2rl.run.run_steps import prepare_sandbox
+from agent2rl.run.settings import read_settings
 from agent2rl.sandboxes import landlock
 
 PLACES = PrivatePlaces()
@@ -119,3 +123,26 @@ def test_a_record_of_an_earlier_version_is_full_or_none() -> None:
     )
     assert Isolation.model_validate_json(earlier).level == "full"
     assert Isolation.model_validate_json('{"sandbox": "local", "isolates": false}').level == "none"
+
+
+def test_a_resumed_run_keeps_the_sandbox_that_was_chosen_for_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A better one may work by now, but the agent knows its workspace by the path of the first."""
+    require_confined()
+    for name in ("RUNS", "CACHE"):
+        monkeypatch.setenv(f"AGENT2RL_{name}", str(tmp_path / name))
+    spec = RunSpec(
+        task="gsm8k-mini",
+        agent="nop",
+        model="abacus",
+        engine="scripted",
+        sandbox="auto",
+        budget=Budget(wall_seconds=1),
+    )
+    earlier = CONFINED.model_copy(update={"reason": "bubblewrap: it was missing"})
+    with Recorder.create(tmp_path / "RUNS", spec, lambda _: None) as recorder:
+        recorder.record_entry("isolation", **earlier.model_dump(mode="json"))
+    with Recorder.open(recorder.paths, lambda _: None, RunLock(recorder.paths.lock)) as resumed:
+        _, isolation = prepare_sandbox(spec, read_settings(), resumed)
+    assert (isolation.sandbox, isolation.reason) == (earlier.sandbox, earlier.reason)
