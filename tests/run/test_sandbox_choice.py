@@ -66,7 +66,8 @@ def test_confined_is_chosen_where_nothing_else_is_installed_and_the_reason_is_on
     require_confined()
     isolation = sandbox_choice.choose_sandbox(PLACES).isolation
     assert (isolation.sandbox, isolation.level) == ("confined", "partial")
-    assert isolation.reason.startswith("bubblewrap: bwrap is not installed")
+    assert isolation.reason.startswith("bubblewrap: ")
+    assert "not installed" in isolation.reason
     assert "\n" not in isolation.reason
     assert sandbox_choice.open_sandbox("auto", PLACES).sandbox is registry.find_sandbox("confined")
 
@@ -76,7 +77,7 @@ def test_local_is_never_chosen_by_itself(no_programs: None, monkeypatch: pytest.
     for choose in (sandbox_choice.choose_sandbox, lambda places: sandbox_choice.open_sandbox("auto", places)):
         with pytest.raises(MachineError) as caught:
             choose(PLACES)
-        assert "bwrap is not installed" in caught.value.message
+        assert "not installed" in caught.value.message
         assert "no Landlock" in caught.value.message
         assert "--sandbox local" in caught.value.hint
 

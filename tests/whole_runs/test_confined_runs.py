@@ -51,7 +51,8 @@ def test_the_run_is_graded_and_its_result_names_the_sandbox_and_the_reason(run: 
     assert run.result.score is not None
     assert run.result.isolation is not None
     assert (run.result.isolation.sandbox, run.result.isolation.level) == ("confined", "partial")
-    assert run.result.isolation.reason.startswith("bubblewrap: bwrap is not installed")
+    assert run.result.isolation.reason.startswith("bubblewrap: ")
+    assert "not installed" in run.result.isolation.reason
     assert run.result.spec.sandbox == "auto"
 
 
@@ -66,7 +67,7 @@ def test_the_gaps_are_shown_in_the_run_the_report_and_the_leaderboard(
     events = map(TimelineEvent.model_validate_json, run.paths.events.read_text().splitlines())
     (line,) = [describe_event(event) for event in events if event.kind == "isolation"]
     assert "isolates IN PART" in line
-    assert "Chosen because bubblewrap: bwrap is not installed" in line
+    assert "Chosen because bubblewrap: " in line
     shown = " ".join(shared_launcher.cli("show", run.result.run_id).stdout.split())
     assert "PARTIAL: confined" in shown
     report = shared_launcher.report(run)
@@ -81,5 +82,5 @@ def test_check_ends_with_a_verdict(shared_launcher: RunLauncher, nowhere: str) -
     assert done.returncode == 0, done.stdout
     assert findings[-1]["name"] == "verdict"
     assert "runs use the sandbox confined, which isolates in part" in findings[-1]["detail"]
-    assert "apt-get install bubblewrap" in findings[-1]["hint"]
+    assert findings[-1]["hint"].startswith("To get bubblewrap: ")
     assert "not kept" in {finding["state"] for finding in findings}
