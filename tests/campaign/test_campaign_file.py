@@ -175,3 +175,12 @@ def test_a_campaign_that_leaves_everything_out_is_refused() -> None:
     text = campaign('task = ["a"]\nagent = ["x"]\n[[exclude]]\ntask = "a"')
     with pytest.raises(UserError, match="nothing is left"):
         expand_experiments(parse_campaign(text, "n"), spec)
+
+
+def test_a_run_whose_sandbox_was_chosen_is_the_same_experiment_as_with_the_former_default() -> None:
+    spec = RunSpec(
+        task="gsm8k-mini", agent="nop", model="abacus", engine="scripted", budget=Budget(wall_seconds=1)
+    )
+    chosen, other = (spec.model_copy(update={"sandbox": name}) for name in ("auto", "local"))
+    assert compute_experiment_id(chosen) == compute_experiment_id(spec)
+    assert compute_experiment_id(other) != compute_experiment_id(spec)

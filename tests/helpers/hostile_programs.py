@@ -19,10 +19,10 @@ MIB = 1 << 20
 
 
 @contextlib.contextmanager
-def open_sandboxed_pool(home: Path, count: int = 2) -> Iterator[ProgramPool]:
+def open_sandboxed_pool(home: Path, count: int = 2, sandbox: str = "bubblewrap") -> Iterator[ProgramPool]:
     limits = Limits(memory_bytes=4096 * MIB, disk_bytes=1024 * MIB, processes=64)
     with (
-        ProgramSandboxes(registry.find_sandbox("bubblewrap"), count, home, limits) as programs,
+        ProgramSandboxes(registry.find_sandbox(sandbox), count, home, limits) as programs,
         ProgramPool(programs.sockets) as pool,
     ):
         yield pool

@@ -61,6 +61,8 @@ def decide(code: bytes, audit: int, number: int, arguments: tuple[int, ...] = (0
                 position += if_true if accumulator == constant else if_false
             case 0x35:
                 position += if_true if accumulator >= constant else if_false
+            case 0x54:
+                accumulator &= constant
             case 0x45:
                 position += if_true if accumulator & constant else if_false
             case 0x06:
@@ -204,3 +206,47 @@ def test_the_numbers_are_the_kernels_own(machine: str) -> None:
     # Older headers do not name the newest calls; those have one number everywhere.
     assert {name for name in ours if name not in known} <= seccomp.COMMON.keys()
     assert {name: number for name, number in ours.items() if known.get(name, number) != number} == {}
+
+
+TCP, UDP, MPTCP, CLOSE_ON_EXEC = 6, 17, 262, 0x80000
+STREAM, DATAGRAM, RAW = 1, 2, 3
+REFUSED = make_refusal(errno.EACCES)
+
+
+def ask_without_namespace(machine: str, number: int, *given: int) -> int:
+    code = build_filter(machine, only_tcp=True)
+    return decide(code, AUDIT[machine], number, (*given, *[0] * (6 - len(given))))
+
+
+@machines
+@pytest.mark.parametrize("family", [2, 10])
+def test_without_a_network_namespace_tcp_is_the_only_protocol_of_the_internet(
+    machine: str, family: int
+) -> None:
+    def open_socket(kind: int, protocol: int) -> int:
+        return ask_without_namespace(machine, MACHINES[machine].socket, family, kind, protocol)
+
+    assert {open_socket(STREAM | CLOSE_ON_EXEC, protocol) for protocol in (0, TCP)} == {ALLOW}
+    others = [(STREAM, MPTCP), (DATAGRAM, 0), (DATAGRAM | CLOSE_ON_EXEC, UDP), (RAW, 1), (5, 132)]
+    assert {open_socket(kind, protocol) for kind, protocol in others} == {REFUSED}
+
+
+@machines
+def test_without_a_network_namespace_other_families_are_as_before(machine: str) -> None:
+    for family, kind, protocol in (
+        (1, STREAM, 0),
+        (1, DATAGRAM, 0),
+        (AF_NETLINK, RAW, 0),
+        (AF_VSOCK, STREAM, 0),
+    ):
+        asked = (MACHINES[machine].socket, family, kind, protocol)
+        assert ask_without_namespace(machine, *asked) == ask(machine, *asked)
+
+
+@machines
+def test_without_a_network_namespace_sending_does_not_connect(machine: str) -> None:
+    for number, index in MACHINES[machine].sends:
+        flags = [0] * index + [0x20000000 | 0x40]
+        assert ask_without_namespace(machine, number, *flags) == REFUSED
+        assert ask_without_namespace(machine, number, *[0] * index, 0x40) == ALLOW
+        assert ask(machine, number, *flags) == ALLOW

@@ -41,6 +41,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 from agent2rl.core.errors import UserError
 from agent2rl.core.record import Record
 from agent2rl.core.records import RunSpec
+from agent2rl.core.sandbox import AUTO_SANDBOX
 from agent2rl.core.units import parse_byte_size
 from agent2rl.record.files import canonical_json, sha256_text
 
@@ -228,6 +229,7 @@ ParseArguments = Callable[[Sequence[str], bool], RunSpec]
 NON_IDENTITY_FIELDS = {"limits", "grading_gpus", "keep", "instructions_version"}
 """Fields that do not identify an experiment: limits and GPUs depend on the machine, the version of the
 instructions on agent2rl, and no score on what is kept."""
+DEFAULT_SANDBOX = "bubblewrap"
 
 
 MOST_EXPERIMENTS = 10_000
@@ -249,6 +251,8 @@ class Experiment:
 
 def compute_experiment_id(spec: RunSpec) -> str:
     """Return an id that is the same for equal specifications on every machine."""
+    if spec.sandbox == AUTO_SANDBOX:  # the same experiment as with the former default
+        spec = spec.model_copy(update={"sandbox": DEFAULT_SANDBOX})
     return sha256_text(canonical_json(spec.model_dump(mode="json", exclude=NON_IDENTITY_FIELDS)))
 
 

@@ -12,23 +12,24 @@ from rich.console import Console
 from rich.markup import escape
 
 from agent2rl import registry
-from agent2rl.cli.options import agent_python, as_json, judge, search
+from agent2rl.cli.options import agent_python, as_json, judge, sandbox, search
 from agent2rl.run.grading_proxy_setup import GradingProxyOptions
 from agent2rl.run.model_preflight import check_base_model
 from agent2rl.run.preflight import PreflightFinding, check_agent_python, check_machine, check_task
 from agent2rl.run.settings import read_settings
 
 MARKS = {
-    "ok": "[green]ok[/green]     ",
-    "missing": "[yellow]missing[/yellow]",
-    "broken": "[red]BROKEN[/red] ",
+    "ok": "[green]ok[/green]      ",
+    "missing": "[yellow]missing[/yellow] ",
+    "not kept": "[yellow]not kept[/yellow]",
+    "broken": "[red]BROKEN[/red]  ",
 }
 DIRECTORY = click.Path(path_type=Path, file_okay=False, exists=True)
 
 
 @click.command("check")
 @click.argument("task", required=False)
-@click.option("--sandbox", default="bubblewrap", show_default=True, help="The sandbox to test.")
+@sandbox
 @click.option("--data-dir", type=DIRECTORY, help="The directory with the task's official files.")
 @click.option(
     "--tasks-dir", type=DIRECTORY, multiple=True, help="Also look for task folders here. Can be repeated."
@@ -52,6 +53,7 @@ def check_command(
     """Check this machine, or a task.
 
     Without TASK, this tests every promise of the sandbox and looks for GPUs, API keys, disk space and data.
+    The last line says which sandbox runs use here, what it does not promise, and what would get a better one.
     With --model, it also checks whether the sandbox can read the model, whether a submission of its size fits
     on the disk, and whether its weights fit into the GPUs' memory.
 
@@ -72,13 +74,14 @@ def check_command(
     where = read_settings()
     findings: Iterator[PreflightFinding]
     if task is None:
-        findings = check_machine(where, sandbox)
+        checked_model = () if model is None else check_base_model(model, where, sandbox)
+        findings = check_machine(where, sandbox, checked_model)
     else:
         name = registry.resolve_task_name(task, (*tasks_dir, *where.tasks), data_dir)
         findings = check_task(name, data_dir, where, sandbox, GradingProxyOptions(search, judge=judge))
     if agent_python:
         findings = chain([check_agent_python(agent_python, where, sandbox)], findings)
-    if model is not None:
+    if model is not None and task is not None:
         findings = chain(findings, check_base_model(model, where, sandbox))
     console = Console(highlight=False, soft_wrap=True)
     seen: list[PreflightFinding] = []

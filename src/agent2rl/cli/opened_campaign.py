@@ -33,6 +33,7 @@ from agent2rl.cli.main import COMMANDS
 from agent2rl.cli.run_digests import require_runs_in
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import RunSpec
+from agent2rl.core.sandbox import AUTO_SANDBOX
 from agent2rl.gateway.prices import load_prices
 from agent2rl.record.paths import RunPaths, claims_folder
 from agent2rl.run import machine
@@ -141,7 +142,8 @@ def _make_argument_parser(settings: Settings) -> Callable[[Sequence[str], bool],
         spec = one_run.make_run_spec(options, replace(settings, gpus="0" if gpus else ""))
         registry.require_known("tasks", spec.task)
         registry.require_known("agents", spec.agent)
-        registry.require_known("sandboxes", spec.sandbox)
+        if spec.sandbox != AUTO_SANDBOX:
+            registry.require_known("sandboxes", spec.sandbox)
         registry.require_loader(spec.engine)
         return spec
 

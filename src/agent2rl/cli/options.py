@@ -12,6 +12,7 @@ from agent2rl import registry
 from agent2rl.core.errors import UserError
 from agent2rl.core.network import normalize_network_policy
 from agent2rl.core.records import PROTOCOLS
+from agent2rl.core.sandbox import AUTO_SANDBOX
 from agent2rl.core.units import parse_byte_size
 from agent2rl.record.paths import LATEST, RunPaths, find_run
 from agent2rl.run.settings import read_settings
@@ -185,6 +186,15 @@ search = click.option(
     metavar="NAME",
     help="The search backend, for tasks that search: ddgs, tavily, brave, serpapi, searxng:URL, "
     "local:FOLDER or replay:FILE.",
+)
+sandbox = click.option(
+    "--sandbox",
+    metavar="NAME",
+    default=AUTO_SANDBOX,
+    show_default=True,
+    shell_complete=complete_names("sandboxes"),
+    help="What isolates agents and gradings (see: agent2rl list sandboxes). auto: the first that works "
+    "here of bubblewrap, docker, apptainer and confined.",
 )
 judge = click.option(
     "--judge",

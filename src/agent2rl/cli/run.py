@@ -33,6 +33,7 @@ from agent2rl.cli.options import (
     no_report,
     resolve_run,
     runs_dir,
+    sandbox,
     search,
     track,
     track_group,
@@ -188,7 +189,7 @@ DIRECTORY = click.Path(path_type=Path, file_okay=False, exists=True)
     "org/name@revision) or a directory.",
 )
 @click.option("--engine", help="The inference engine.  [default: the model's own, or vllm on a GPU]")
-@click.option("--sandbox", default="bubblewrap", show_default=True, help="The sandbox for the agent.")
+@sandbox
 @click.option(
     "--budget",
     type=DurationParam(),

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from agent2rl import registry
-from agent2rl.cli.options import as_json, judge, search
+from agent2rl.cli.options import as_json, judge, sandbox, search
 from agent2rl.core.errors import UserError
 from agent2rl.core.grading_records import Calibration, Estimate, WinRates
 from agent2rl.record.files import write_atomically
@@ -32,7 +32,7 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option(
     "--tasks-dir", type=DIRECTORY, multiple=True, help="Also look for task folders here. Can be repeated."
 )
-@click.option("--sandbox", default="bubblewrap", show_default=True, help="The sandbox for grading.")
+@sandbox
 @click.option("--results", type=FILE, help="Write the result of each example to this file, as JSON lines.")
 @search
 @judge

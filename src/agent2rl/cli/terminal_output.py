@@ -21,6 +21,7 @@ from rich.text import Text
 
 from agent2rl.core.events import TimelineEvent
 from agent2rl.core.grading_records import ContaminationSummary, ExampleResult
+from agent2rl.core.records import Isolation
 from agent2rl.record.paths import RunPaths
 from agent2rl.record.reader import RunView
 from agent2rl.report import tables
@@ -154,12 +155,7 @@ def describe_event(event: TimelineEvent) -> str:
         case "preparing":
             return str(data["text"])
         case "isolation":
-            promises = data["promises"] if isinstance(data["promises"], list) else []
-            return (
-                f"sandbox {data['sandbox']}: {len(promises)} promises tested"
-                if data["isolates"]
-                else (f"sandbox {data['sandbox']}: isolates NOTHING")
-            )
+            return _describe_isolation(Isolation.model_validate(data))
         case "baseline":
             cached = ", cached" if data["cached"] else ""
             return f"baseline {_format_score(data['score'])} ({data['split']}{cached})"
@@ -203,6 +199,16 @@ def _describe_submission(kind: str, submission: object) -> str:
     change = f" ({gain:+.2f})" if isinstance(gain, float) else ""
     message = f": {submission['message']}" if submission["message"] else ""
     return f"{name} {submission['verdict']}{score}{change}{message}"
+
+
+def _describe_isolation(isolation: Isolation) -> str:
+    if not isolation.isolates:
+        return f"sandbox {isolation.sandbox}: isolates NOTHING"
+    text = f"sandbox {isolation.sandbox}: {len(isolation.promises)} promises tested"
+    if isolation.not_kept:
+        names = "; ".join(promise.name for promise in isolation.not_kept)
+        text += f", isolates IN PART, {len(isolation.not_kept)} not kept ({names})"
+    return f"{text}. Chosen because {isolation.reason}" if isolation.reason else text
 
 
 def _describe_resume(data: Mapping[str, JsonValue]) -> str:

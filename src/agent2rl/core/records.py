@@ -135,6 +135,7 @@ class RunSpec(Record):
     model: str
     engine: str
     sandbox: str = "bubblewrap"
+    """As requested; `auto`: the first that works. `Isolation.sandbox` is the one that was used."""
     mode: Mode = "free"
     protocol: ScoringProtocol = "default"
     """`default`: the feedback split scores submissions, the held-out split ranks. `paper`: the published test
@@ -246,7 +247,14 @@ class Promise(Record):
     name: str
     holds: bool
     hint: Annotated[str, Field(validation_alias=AliasChoices("hint", "mend"))] = ""
-    """What to do if it does not hold. Runs of earlier versions call it `mend`."""
+    """What to do if it does not hold, or why it is not made. Runs of earlier versions call it `mend`."""
+    remedy: str = ""
+    """The part of the hint that is a command or a request, if there is one."""
+    promised: bool = True
+    """False if this sandbox does not make the promise on this machine, whatever the self-test saw."""
+
+
+IsolationLevel = Literal["full", "partial", "none"]
 
 
 class Isolation(Record):
@@ -254,10 +262,23 @@ class Isolation(Record):
     isolates: bool
     """False if the sandbox promises nothing."""
     promises: tuple[Promise, ...] = ()
+    reason: str = ""
+    """Why `--sandbox auto` chose this sandbox; empty if it was named."""
 
     @property
     def broken(self) -> tuple[Promise, ...]:
-        return tuple(promise for promise in self.promises if not promise.holds)
+        return tuple(promise for promise in self.promises if promise.promised and not promise.holds)
+
+    @property
+    def not_kept(self) -> tuple[Promise, ...]:
+        """The promises that the sandbox does not make."""
+        return tuple(promise for promise in self.promises if not promise.promised)
+
+    @property
+    def level(self) -> IsolationLevel:
+        if not self.isolates:
+            return "none"
+        return "partial" if self.not_kept else "full"
 
 
 class Asset(Record):

@@ -12,6 +12,9 @@ from agent2rl.core.records import Isolation, Limits
 Role = Literal["agent", "grader", "program"]
 """What runs inside. A program sees the bare interpreter; the others also see this Python's packages."""
 
+AUTO_SANDBOX = "auto"
+"""In place of a sandbox's name: the first that works on the machine of the run."""
+
 BARE_PYTHON: str = getattr(sys, "_base_executable", "") or sys.executable
 """The interpreter itself, not its link in a virtual environment: all of Python that a program sees."""
 

@@ -31,6 +31,7 @@ from agent2rl.core.llm import LlmExchange
 from agent2rl.core.records import (
     Asset,
     Ending,
+    Isolation,
     LedgerEntry,
     Limits,
     Record,
@@ -99,6 +100,7 @@ class ResumeState:
     """When the crashed harness was last alive, in seconds since the epoch."""
     assets: tuple[Asset, ...] = ()
     limits: Limits | None = None
+    isolation: Isolation | None = None
     baselines: Mapping[Split, EvalScore] = field(default_factory=dict)
     started: bool = False
     used_seconds: float = 0.0
@@ -173,6 +175,7 @@ def read_resume_state(
         last_alive=last_alive,
         assets=tuple(Asset.model_validate(one) for given in of["assets"][-1:] for one in given["assets"]),
         limits=Limits.model_validate(of["limits"][-1]) if of["limits"] else None,
+        isolation=Isolation.model_validate(of["isolation"][-1]) if of["isolation"] else None,
         baselines={one["split"]: EvalScore.model_validate(one["score"]) for one in of["baseline"]},
         started=bool(of["started"]),
         used_seconds=used.wall_seconds,

@@ -73,6 +73,12 @@ class RunView:
         return tuple(dict.fromkeys(each for each in versions if isinstance(each, int)))
 
     @property
+    def used_sandbox(self) -> str:
+        """The sandbox that was used; as requested if that is not known."""
+        isolation = self.result.isolation if self.result else None
+        return isolation.sandbox if isolation else self.spec.sandbox
+
+    @property
     def agent_python(self) -> PythonLock | None:
         """The agent's Python environment; None if the record does not have it."""
         for entry in reversed(self.chain.entries):

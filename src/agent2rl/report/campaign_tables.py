@@ -81,6 +81,12 @@ def contamination_notes(board: Leaderboard) -> list[str]:
     return notes + [f"WARNING, {tables.pluralize(many, 'run')}: {text}" for text, many in warned]
 
 
+ISOLATION_NOTES = {
+    "partial": "ran in a sandbox that isolates in part: the report names the promises that it does not keep.",
+    "none": "ran without isolation.",
+}
+
+
 def table_notes(board: Leaderboard) -> list[str]:
     by = (
         "on held-out data"
@@ -99,6 +105,11 @@ def table_notes(board: Leaderboard) -> list[str]:
     if many := sum(row.all.compliance.get("broken", 0) for row in board.rows):
         its, it = ("its mode", "It is") if many == 1 else ("their modes", "They are")
         notes.append(f"{tables.pluralize(many, 'run')} broke {its}. {it} counted.")
+    for level, text in ISOLATION_NOTES.items():
+        if many := board.isolation.get(level, 0):
+            notes.append(
+                f"{tables.pluralize(many, 'run')} {text} {'It is' if many == 1 else 'They are'} counted."
+            )
     if any(isinstance(row.place.rank, str) for row in board.rows):
         notes.append(
             f"{NONE} as a rank: not enough runs. A rank needs two runs of each task, and five in all."

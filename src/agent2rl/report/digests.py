@@ -24,7 +24,7 @@ from agent2rl.report.export import runs_below as runs_below
 
 logger = logging.getLogger(__name__)
 
-VERSION = 4
+VERSION = 5
 """Increase when the digest of the same record changes."""
 
 

@@ -232,6 +232,10 @@ def build_flags(data: ReportData) -> list[HeadlineFlag]:
         flags.append(HeadlineFlag("warn", f"It is unknown whether this run is contaminated: {reason}."))
     if view.result and view.result.isolation and not view.result.isolation.isolates:
         flags.append(HeadlineFlag("warn", f"The sandbox {view.result.isolation.sandbox} isolates nothing."))
+    elif view.result and view.result.isolation and view.result.isolation.not_kept:
+        many = tables.pluralize(len(view.result.isolation.not_kept), "promise")
+        name = view.result.isolation.sandbox
+        flags.append(HeadlineFlag("warn", f"The sandbox {name} isolates in part: {many} not kept."))
     network = view.result.network if view.result else None
     if network and network.model_hubs:
         hosts = ", ".join(each.host for each in network.model_hubs)

@@ -24,7 +24,7 @@ def build_setup_rows(data: ReportData) -> Rows:
         ("driver", formatting.shorten_name(spec.driver or "none")),
         ("model", formatting.shorten_name(spec.model)),
         ("engine", spec.engine.partition(":")[0]),
-        ("sandbox", spec.sandbox),
+        ("sandbox", data.view.used_sandbox),
         ("mode", spec.mode),
         ("protocol", tables.describe_protocol(spec)),
         ("time", formatting.format_duration(budget.wall_seconds)),
@@ -226,6 +226,8 @@ def _check_isolation(data: ReportData) -> IntegrityCheck:
     if isolation.broken:
         names = ", ".join(promise.name for promise in isolation.broken)
         return IntegrityCheck("Isolation", "bad", "broken", f"{isolation.sandbox}: violated: {names}")
+    if isolation.level == "partial":
+        return IntegrityCheck("Isolation", "warn", "partial", tables.describe_isolation(isolation))
     count = tables.pluralize(len(isolation.promises), "promise")
     return IntegrityCheck(
         "Isolation", "good", "verified", f"{isolation.sandbox}: {count} verified before the start"

@@ -14,6 +14,7 @@ from agent2rl.core.records import (
     Budget,
     Clock,
     ExpertHelp,
+    Isolation,
     PythonLock,
     RolloutCounts,
     Rollouts,
@@ -155,8 +156,8 @@ def _build_result_rows(result: RunResult, budget: Budget) -> Rows:
         rows.append(("score", "none: only the base model itself was submitted"))
     else:
         rows.append(("score", "none: no submission was scored"))
-    if result.isolation and not result.isolation.isolates:
-        rows.append(("isolation", f"NONE: the sandbox {result.isolation.sandbox!r} isolates nothing"))
+    if result.isolation and result.isolation.level != "full":
+        rows.append(("isolation", describe_isolation(result.isolation)))
     if result.contamination:
         rows.append(("contamination", describe_contamination(result.contamination)))
     if result.contaminated:
@@ -282,6 +283,18 @@ def _build_submission_row(submission: Submission, best: bool) -> tuple[str, ...]
         f"{gain:+.2f}" if gain is not None else "",
         f"{seconds:.1f} s" if seconds is not None else "",
     )
+
+
+def describe_isolation(isolation: Isolation) -> str:
+    """Describe in one line what the sandbox of a run did and did not promise."""
+    if isolation.level == "none":
+        return f"NONE: the sandbox {isolation.sandbox!r} isolates nothing"
+    kept = (
+        f"{isolation.sandbox}: {pluralize(len(isolation.promises) - len(isolation.not_kept), 'promise')} kept"
+    )
+    if isolation.level == "full":
+        return kept
+    return f"PARTIAL: {kept}; not kept: {'; '.join(promise.name for promise in isolation.not_kept)}"
 
 
 def describe_contamination(summary: ContaminationSummary) -> str:

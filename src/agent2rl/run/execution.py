@@ -16,7 +16,7 @@ from agent2rl import registry
 from agent2rl.core.agent import Agent, Brief
 from agent2rl.core.errors import Agent2RLError
 from agent2rl.core.records import RunResult, RunSpec
-from agent2rl.core.sandbox import ServiceSocket
+from agent2rl.core.sandbox import AUTO_SANDBOX, ServiceSocket
 from agent2rl.core.task import Task
 from agent2rl.grading.agent_clock import AgentClock
 from agent2rl.grading.api import create_grading_app
@@ -38,7 +38,7 @@ from agent2rl.run.agent_python import AgentPython
 from agent2rl.run.assets import Assets
 from agent2rl.run.driver_session import DriverSession
 from agent2rl.run.grading_proxy_setup import GradingProxyOptions, OpenedGradingProxy, open_grading_proxy
-from agent2rl.run.private_places import PrivateSandbox, find_private_places
+from agent2rl.run.private_places import PrivateSandbox
 from agent2rl.run.run_steps import RunOutcome
 from agent2rl.run.settings import Settings
 from agent2rl.run.workspace import INSTRUCTIONS_VERSION
@@ -83,7 +83,8 @@ def _execute_run(
 ) -> FinishedRun:
     task = apply_prompts(registry.find_task(spec.task).apply_profile(spec.profile), spec.prompts)
     agent = registry.find_agent(spec.agent)
-    sandbox = PrivateSandbox(registry.find_sandbox(spec.sandbox), find_private_places(settings, spec))
+    if spec.sandbox != AUTO_SANDBOX:
+        registry.find_sandbox(spec.sandbox)
     registry.require_loader(spec.engine)
     run_steps.require_gpus(spec, settings)
     driver_setup = driver_session.DriverSetup(spec, agent, settings, resuming)
@@ -108,7 +109,7 @@ def _execute_run(
             leave_open_on_error=resuming,
         )
         try:
-            prepared = _prepare_run(run, sandbox)
+            prepared = _prepare_run(run)
             service = _run_agent(run, prepared)
             _finish_run(run, prepared, service)
         except Agent2RLError as error:
@@ -162,10 +163,10 @@ class _PreparedRun:
     baseline_grader: BaselineGrader
 
 
-def _prepare_run(run: _ActiveRun, sandbox: PrivateSandbox) -> _PreparedRun:
+def _prepare_run(run: _ActiveRun) -> _PreparedRun:
     """Do everything that comes before the agent's time: self-test, inputs, workspace, baseline."""
     spec, task, settings, recorder = run.spec, run.task, run.settings, run.recorder
-    run.outcome.isolation = run_steps.check_sandbox(sandbox, recorder)
+    sandbox, run.outcome.isolation = run_steps.prepare_sandbox(spec, settings, recorder)
     python = run_steps.prepare_python(spec, sandbox, recorder)
     assets = run_steps.prepare_assets(spec, task, sandbox, settings, recorder)
     run.outcome.assets = assets.records

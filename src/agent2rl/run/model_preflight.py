@@ -43,7 +43,7 @@ def check_model(
     directory: Path, runs: Path, sandbox: str, engine: str, gpus: Sequence[str]
 ) -> Iterator[PreflightFinding]:
     """Yield findings about a base model that is in a directory; nothing of its weights is read."""
-    unreadable = _find_unreadable(directory, by_others=sandbox == "bubblewrap" and os.geteuid() == 0)
+    unreadable = _find_unreadable(directory, by_others=sandbox != "local" and os.geteuid() == 0)
     if unreadable:
         who = "only root can" if os.geteuid() == 0 else "this user cannot"
         detail = f"the sandbox must read {unreadable}, but {who} read it"

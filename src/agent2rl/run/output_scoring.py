@@ -18,13 +18,15 @@ from agent2rl.analysis import statistics
 from agent2rl.core.errors import GradingError, UserError
 from agent2rl.core.grading_records import EvalResult, EvalScore, EvalSettings, ExampleResult, Part, WinRates
 from agent2rl.core.records import Record
+from agent2rl.core.sandbox import Sandbox
 from agent2rl.core.task import ChatEvaluator, Example, JointEvaluator, Splits, Task
 from agent2rl.evaluators.win_rates import is_compressed
 from agent2rl.grading.grading_child import GradingChild, count_program_sandboxes
 from agent2rl.run import grading_proxy_setup, machine
 from agent2rl.run.assets import prepare_evaluator_folders, test_set, write_split_file
 from agent2rl.run.grading_proxy_setup import OpenedGradingProxy
-from agent2rl.run.private_places import PrivateSandbox, find_private_places
+from agent2rl.run.private_places import find_private_places
+from agent2rl.run.sandbox_choice import open_sandbox
 from agent2rl.run.settings import Settings
 from agent2rl.run.task_data import load_task_data
 
@@ -41,14 +43,14 @@ def make_replay_child(
     name: str,
     loaded: Splits,
     settings: Settings,
-    sandbox: str,
+    sandbox: Sandbox,
     seconds: float,
     proxy: OpenedGradingProxy,
 ) -> GradingChild:
     return GradingChild(
         proxy_socket=proxy.socket,
         proxy_description=proxy.offer,
-        sandbox=PrivateSandbox(registry.find_sandbox(sandbox), find_private_places(settings)),
+        sandbox=sandbox,
         task=name,
         engine=ENGINE,
         settings=EvalSettings(),
@@ -130,13 +132,13 @@ def score_outputs(
             f"The task {task.id!r} cannot be graded from outputs: its evaluator queries the model itself.",
             "Submit a model in a run instead.",
         )
-    private_sandbox = PrivateSandbox(registry.find_sandbox(sandbox), find_private_places(settings))
+    private_sandbox = open_sandbox(sandbox, find_private_places(settings))
     splits = load_task_data(task, data_dir, settings.cache, private_sandbox)
     outputs = read_outputs(file, splits)
     parts = _list_parts(splits)
     given = {part: [one for one in examples if one.id in outputs] for part, examples in parts.items()}
     with grading_proxy_setup.open_grading_proxy(proxy_options, task, settings, needed=False) as proxy:
-        child = make_replay_child(task, name, splits, settings, sandbox, SECONDS, proxy)
+        child = make_replay_child(task, name, splits, settings, private_sandbox, SECONDS, proxy)
 
         def graded(examples: Sequence[Example]) -> EvalResult:
             return grade_outputs(child, examples, outputs)

@@ -1,7 +1,7 @@
 """Check whether this machine is ready and whether a task is sound. Each finding is one line with a hint."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -9,6 +9,8 @@ from typing import Literal
 from agent2rl import registry
 from agent2rl.core.errors import Agent2RLError, UserError
 from agent2rl.core.grading_records import Split
+from agent2rl.core.records import Isolation
+from agent2rl.core.sandbox import AUTO_SANDBOX
 from agent2rl.core.task import Example, JointEvaluator, ModelEvaluator, Task
 from agent2rl.environments.search.backend_names import KEYS as SEARCH_KEYS
 from agent2rl.environments.search.backend_names import KNOWN, open_backend
@@ -16,7 +18,8 @@ from agent2rl.grading.grading_child import GradingChild
 from agent2rl.run import grading_proxy_setup, machine, output_scoring
 from agent2rl.run.agent_python import find_agent_python, require_start_in_sandbox
 from agent2rl.run.assets import prepare_model_directory
-from agent2rl.run.private_places import PrivateSandbox, find_private_places
+from agent2rl.run.private_places import find_private_places
+from agent2rl.run.sandbox_choice import NONE_HINT, TriedSandbox, open_sandbox, try_sandbox, try_sandboxes
 from agent2rl.run.settings import Settings, read_secrets
 from agent2rl.run.task_data import load_task_data
 
@@ -33,14 +36,18 @@ NO_PROXY = grading_proxy_setup.GradingProxyOptions()
 @dataclass(frozen=True)
 class PreflightFinding:
     name: str
-    state: Literal["ok", "missing", "broken"]
-    """`missing`: some runs need it. `broken`: all runs need it."""
+    state: Literal["ok", "missing", "not kept", "broken"]
+    """`missing`: some runs need it. `not kept`: the sandbox does not promise it. `broken`: all need it."""
     detail: str
     hint: str = ""
 
 
-def check_machine(settings: Settings, sandbox: str) -> Iterator[PreflightFinding]:
-    yield from _check_sandbox(sandbox, settings)
+def check_machine(
+    settings: Settings, sandbox: str, more: Iterable[PreflightFinding] = ()
+) -> Iterator[PreflightFinding]:
+    """Check what runs need, with `more` findings before the verdict."""
+    tried: list[TriedSandbox] = []
+    yield from _check_sandboxes(sandbox, settings, tried)
     gpus = machine.list_visible_gpus(settings.gpus)
     hint = "" if gpus else "The miniature tasks need none."
     yield PreflightFinding("gpu", "ok" if gpus else "missing", f"{len(gpus)} visible", hint)
@@ -50,14 +57,15 @@ def check_machine(settings: Settings, sandbox: str) -> Iterator[PreflightFinding
     yield _check_disk(settings.runs)
     yield _check_cache(settings.cache)
     yield _check_embedded_data(settings.cache)
+    yield from more
+    yield make_verdict([each.isolation for each in tried])
 
 
 def check_agent_python(path: Path, settings: Settings, sandbox: str) -> PreflightFinding:
     """Check that an agent can use a Python environment, and start it in the sandbox."""
-    private_sandbox = PrivateSandbox(registry.find_sandbox(sandbox), find_private_places(settings))
     try:
         python = find_agent_python(path)
-        require_start_in_sandbox(python, private_sandbox)
+        require_start_in_sandbox(python, open_sandbox(sandbox, find_private_places(settings)))
     except Agent2RLError as error:
         return PreflightFinding("agent's python", "broken", error.message, error.hint)
     packages = [f"{name} {version}" for name, version in python.lock.training_packages.items()]
@@ -76,7 +84,7 @@ def check_task(
 ) -> Iterator[PreflightFinding]:
     """Check in a real grading child that gold answers score 100 and wrong ones 0."""
     task = registry.find_task(name)
-    private_sandbox = PrivateSandbox(registry.find_sandbox(sandbox), find_private_places(settings))
+    private_sandbox = open_sandbox(sandbox, find_private_places(settings))
     loaded = load_task_data(task, data_dir, settings.cache, private_sandbox)
     sizes = f"{len(loaded.train)} train, {len(loaded.feedback)} feedback, {len(loaded.heldout)} held-out"
     hint = "" if loaded.train else "There is no training data."
@@ -95,7 +103,9 @@ def check_task(
         yield PreflightFinding("judge", "missing", "a run must name one with --judge", hint)
         return
     with grading_proxy_setup.open_grading_proxy(proxy_options, task, settings, needed=False) as proxy:
-        child = output_scoring.make_replay_child(task, name, loaded, settings, sandbox, SECONDS, proxy)
+        child = output_scoring.make_replay_child(
+            task, name, loaded, settings, private_sandbox, SECONDS, proxy
+        )
         if proxy_options.judge and isinstance(task.evaluator, JointEvaluator):
             yield _check_judge(child, task.evaluator, loaded.feedback[:COMPARISONS])
             return
@@ -146,17 +156,56 @@ def _get_content_key(example: Example) -> str:
     return str(example.meta.get("sha256", example.prompt))
 
 
-def _check_sandbox(name: str, settings: Settings) -> Iterator[PreflightFinding]:
+def _check_sandboxes(name: str, settings: Settings, tried: list[TriedSandbox]) -> Iterator[PreflightFinding]:
+    """Test the named sandbox, or all until one works, and add them to `tried`."""
+    places = find_private_places(settings)
     try:
-        isolation = PrivateSandbox(registry.find_sandbox(name), find_private_places(settings)).check()
+        for each in try_sandboxes(places) if name == AUTO_SANDBOX else [try_sandbox(name, places)]:
+            tried.append(each)
+            yield from _list_promises(each.isolation, name == AUTO_SANDBOX)
     except UserError as error:
         yield PreflightFinding(f"sandbox {name}", "broken", error.message, error.hint)
-        return
+
+
+def _list_promises(isolation: Isolation, others_follow: bool) -> Iterator[PreflightFinding]:
     name = f"sandbox {isolation.sandbox}"
     if not isolation.isolates:
-        yield PreflightFinding(name, "broken", "isolates nothing", "Use --sandbox bubblewrap.")
+        yield PreflightFinding(name, "broken", "isolates nothing", "Use --sandbox auto.")
     for promise in isolation.promises:
-        yield PreflightFinding(name, "ok" if promise.holds else "broken", promise.name, promise.hint)
+        if not promise.promised:
+            yield PreflightFinding(name, "not kept", promise.name, promise.hint)
+        elif promise.holds:
+            yield PreflightFinding(name, "ok", promise.name)
+        else:
+            state: Literal["missing", "broken"] = "missing" if others_follow else "broken"
+            yield PreflightFinding(name, state, f"does not hold: {promise.name}", promise.hint)
+
+
+def make_verdict(tried: Sequence[Isolation]) -> PreflightFinding:
+    """Say which sandbox runs use, what it does not promise, and what would get a better one."""
+    working = [each for each in tried if each.isolates and not each.broken]
+    failed = [each for each in tried if each.broken]
+    hint = (
+        f"To get {failed[0].sandbox}: {failed[0].broken[0].remedy or failed[0].broken[0].hint}"
+        if failed
+        else ""
+    )
+    if tried and not tried[0].isolates:
+        return PreflightFinding(
+            "verdict", "broken", f"the sandbox {tried[0].sandbox} isolates nothing", "Use --sandbox auto."
+        )
+    if not working:
+        return PreflightFinding(
+            "verdict", "broken", "no sandbox works here, so no run can start", hint or NONE_HINT
+        )
+    used = working[0]
+    detail = f"runs use the sandbox {used.sandbox}, which keeps all {len(used.promises)} promises"
+    if used.level == "partial":
+        missing = "; ".join(promise.name for promise in used.not_kept)
+        detail = (
+            f"runs use the sandbox {used.sandbox}, which isolates in part. It does not promise: {missing}"
+        )
+    return PreflightFinding("verdict", "ok", detail, hint)
 
 
 def _check_disk(runs: Path) -> PreflightFinding:

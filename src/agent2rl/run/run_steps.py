@@ -31,7 +31,7 @@ from agent2rl.core.grading_records import (
 from agent2rl.core.llm import LlmUsage
 from agent2rl.core.network import NetworkUsage
 from agent2rl.core.records import Asset, Ending, Isolation, Rollouts, RunResult, RunSpec, TimeBreakdown
-from agent2rl.core.sandbox import Enclosure, Sandbox, ServiceSocket
+from agent2rl.core.sandbox import AUTO_SANDBOX, Enclosure, Sandbox, ServiceSocket
 from agent2rl.core.task import Task
 from agent2rl.grading.baseline import BaselineGrader
 from agent2rl.grading.contamination_scan import ContaminationScan
@@ -53,6 +53,8 @@ from agent2rl.run.agent_python import (
 from agent2rl.run.assets import Assets, load_assets
 from agent2rl.run.driver_session import DriverSession
 from agent2rl.run.package_overlay import PackageOverlay
+from agent2rl.run.private_places import PrivateSandbox, find_private_places
+from agent2rl.run.sandbox_choice import choose_sandbox, try_sandbox
 from agent2rl.run.settings import Settings, read_secrets
 
 
@@ -162,15 +164,27 @@ def _subtract_ablation(
     return max(0.0, score.value - max(0.0, ablated.value - baseline.value))
 
 
-def check_sandbox(sandbox: Sandbox, recorder: Recorder) -> Isolation:
-    """Test every promise of the sandbox before anything untrusted starts."""
+def prepare_sandbox(
+    spec: RunSpec, settings: Settings, recorder: Recorder
+) -> tuple[PrivateSandbox, Isolation]:
+    """Choose the sandbox, and test every promise of it before anything untrusted starts.
+
+    A resumed run keeps the sandbox that was chosen for it.
+    """
     recorder.record_event("phase", name="self-test")
-    isolation = sandbox.check()
+    places, earlier = find_private_places(settings, spec), recorder.resume_state.isolation
+    if spec.sandbox != AUTO_SANDBOX:
+        tried = try_sandbox(spec.sandbox, places)
+    elif earlier:
+        tried = try_sandbox(earlier.sandbox, places, earlier.reason)
+    else:
+        tried = choose_sandbox(places)
+    isolation = tried.isolation
     recorder.record_entry("isolation", **isolation.model_dump(mode="json"))
     if isolation.broken:
         broken = isolation.broken[0]
         raise MachineError(f"The sandbox failed its self-test: {broken.name}.", broken.hint)
-    return isolation
+    return tried.sandbox, isolation
 
 
 def prepare_python(spec: RunSpec, sandbox: Sandbox, recorder: Recorder) -> AgentPython:

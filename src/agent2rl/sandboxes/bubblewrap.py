@@ -119,9 +119,15 @@ def choose_user(role: Role) -> SandboxUser:
     if os.geteuid() != 0:
         return SandboxUser(1000, dropped=False)
     number, roles = ROLES.index(role), len(ROLES)
-    for uid in (0x70000000 + roles * os.getpid() + number, 20000 + roles * (os.getpid() % 13000) + number):
+    uids = (0x70000000 + roles * os.getpid() + number, 20000 + roles * (os.getpid() % 13000) + number)
+    return SandboxUser(choose_mapped_user(uids), dropped=True)
+
+
+def choose_mapped_user(uids: Iterable[int]) -> int:
+    """Return the first uid that this user namespace has."""
+    for uid in uids:
         if _is_mapped("uid_map", uid) and _is_mapped("gid_map", uid):
-            return SandboxUser(uid, dropped=True)
+            return uid
     raise MachineError(
         "The harness is root of a user namespace that has no free user id for the sandbox.",
         "Run it as an ordinary user, or map at least 65536 ids into the namespace.",
@@ -162,7 +168,7 @@ def _prepare_mounts(enclosure: Enclosure, mounts: Iterable[Mount], user: Sandbox
         if mount.writable:
             writable.append(mount.source)
         elif user.dropped:
-            _require_readable(mount.source, view.resolve_existing(enclosure.hidden), recursive=in_workspace)
+            require_readable(mount.source, view.resolve_existing(enclosure.hidden), recursive=in_workspace)
     if user.dropped:
         for path in writable:
             _change_owner(path, user.uid)
@@ -170,7 +176,7 @@ def _prepare_mounts(enclosure: Enclosure, mounts: Iterable[Mount], user: Sandbox
             os.lchown(each.socket, user.uid, user.uid)
 
 
-def _require_readable(source: Path, hidden: Iterable[Path], recursive: bool) -> None:
+def require_readable(source: Path, hidden: Iterable[Path], recursive: bool) -> None:
     """Check that other users can read a mount.
 
     Mounts in the workspace are checked recursively, except for hidden paths. Other mounts hold code: not all

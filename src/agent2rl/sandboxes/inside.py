@@ -41,19 +41,19 @@ HARNESS_GONE = 125
 NOT_STARTED = 127
 
 
-def main() -> int:
+def main(confine: "Callable[[list[int]], None] | None" = None) -> int:
+    """Run the command. `confine` is called with the ports of the service sockets before anything starts."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: None)  # not SIG_IGN, which the command would inherit
     line = sys.stdin.buffer.readline()
     if not line or _harness_is_gone():
         return HARNESS_GONE
     plan = json.loads(line)
-    _write_kernel_setting("/proc/self/comm", "agent2rl-inside")
-    _write_kernel_setting(
-        "/proc/self/oom_score_adj", "1000"
-    )  # make this sandbox the kernel's first choice for an out-of-memory kill
+    mark_process()
     _set_rlimits(plan["limits"])
     sockets = [(variable, _open_listener(), path) for variable, path in plan["sockets"].items()]
+    if confine:
+        confine([listener.getsockname()[1] for _, listener, _ in sockets])
     urls = {variable: _make_url(listener) for variable, listener, _ in sockets}
     plan |= {part: _fill_urls(plan[part], urls) for part in ("argv", "environment", "files", "input")}
     _write_files(plan["files"])
@@ -67,6 +67,12 @@ def main() -> int:
         threading.Thread(target=_forward_connections, args=(routes,), daemon=True).start()
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     return code if code >= 0 else 128 - code
+
+
+def mark_process() -> None:
+    """Name this process, and make its sandbox the kernel's first choice for an out-of-memory kill."""
+    _write_kernel_setting("/proc/self/comm", "agent2rl-inside")
+    _write_kernel_setting("/proc/self/oom_score_adj", "1000")
 
 
 def _harness_is_gone() -> bool:

@@ -16,9 +16,8 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
-from agent2rl.core.errors import UserError
 from agent2rl.core.records import Isolation
-from agent2rl.core.sandbox import Command, Enclosure, Exit, Mount, Process, Sandbox
+from agent2rl.core.sandbox import Command, Enclosure, Exit, Process, Sandbox
 from agent2rl.sandboxes import resource_limits, supervise
 from agent2rl.sandboxes.supervise import (
     SandboxStart,
@@ -41,7 +40,7 @@ class LocalSandbox:
     def run(self, command: Command, enclosure: Enclosure, stop: threading.Event) -> Exit:
         enclosure = supervise.resolve_enclosure(enclosure)
         for mount in supervise.collect_mounts(command, enclosure):
-            _link_mount(mount, enclosure.workspace)
+            supervise.link_mount(mount, enclosure.workspace, "local")
         home, temporary = (enclosure.scratch / name for name in ("home", "tmp"))
         for directory in (home, temporary):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -59,24 +58,6 @@ class LocalSandbox:
             directory=enclosure.workspace,
         )
         return supervise_sandbox(start, enclosure, stop)
-
-
-def _link_mount(mount: Mount, workspace: Path) -> None:
-    """Link a mount in the workspace to its source; a target elsewhere must exist already."""
-    target, source = PurePosixPath(mount.target), mount.source.resolve()
-    link = workspace / target
-    if link.resolve() == source or (target.is_absolute() and link.exists()):
-        return
-    if target.is_absolute():
-        raise UserError(
-            f"The local sandbox cannot show {source} at {target}.",
-            "Use --sandbox bubblewrap, or create that path yourself.",
-        )
-    with supervise.open_parent(workspace, target) as directory:
-        try:
-            os.symlink(source, target.name, dir_fd=directory)
-        except FileExistsError:
-            raise UserError(f"{link} exists, but must be a link to {source}.", "Move it away.") from None
 
 
 class _ProcessFamily:

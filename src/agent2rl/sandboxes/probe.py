@@ -2,10 +2,15 @@
 
 It uses the standard library only. Its one argument is a JSON object with the set-up of the test:
 
-    secret         a file outside that must not be seen
+    secret         a directory outside that must not be seen; the file `key` in it must not be read
     shared         a directory of the host that must be seen
     hidden         directories and files of the host, in it and elsewhere, that must not: path, device, inode
     read_only      a directory inside that must not be writable
+    given          another one, which is a part of the workspace
+    port           a TCP port of the host that must not be reached
+    socket         a unix socket of the host that must not be reached
+    abstract       the name of an abstract unix socket of the host that must not be reached
+    process        a process of the host, with which nothing must be possible
     word           what the service at $SERVICE_URL answers
     variables      the names that the environment may hold
 """
@@ -18,6 +23,7 @@ import signal
 import socket
 import struct
 import sys
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -35,7 +41,7 @@ def main() -> None:
     findings = {
         "no-root": os.getuid() != 0 and os.geteuid() != 0 and 0 not in os.getgroups(),
         "no-capabilities": not any(_read_capabilities()),
-        "workspace": _is_writable(Path.cwd()) and _is_writable(Path.home()) and _is_writable(Path("/tmp")),
+        "workspace": all(map(_is_writable, (Path.cwd(), Path.home(), Path(os.environ["TMPDIR"])))),
         "read-only": not any(
             _is_writable(Path(place)) for place in (setup["read_only"], "/", "/usr", "/etc", "/run")
         ),
@@ -46,18 +52,31 @@ def main() -> None:
         and not _can_open("/proc/sysrq-trigger"),
         "processes": _list_visible_pids() <= {1, os.getppid(), os.getpid()},
         "service": _ask_service(os.environ["SERVICE_URL"]) == setup["word"],
-        "network": _interfaces_up() == {"lo"} and not _can_connect(),
+        "network": _is_offline(setup["port"]),
         "vsock": not _has_socket(AF_VSOCK),
         "namespaces": not _call_succeeds("unshare", CLONE_NEWUSER),
         "tracing": not _call_succeeds("ptrace", PTRACE_TRACEME, 0, 0, 0),
+        "content": not any(_can_read(place) for place in (setup["secret"], f"{setup['secret']}/key")),
+        "hidden-content": not any(_can_read(f"{path}/key") for path, *_ in setup["hidden"]),
+        "given-files": not _is_writable(Path(setup["given"])) and not _can_rename(setup["given"]),
+        "attributes": not _can_touch(f"{setup['secret']}/key"),
+        "memory": not any(
+            _can_read(f"/proc/{setup['process']}/{name}") for name in ("environ", "mem", "cwd")
+        ),
+        "signals": not _can_signal(setup["process"]),
+        "unix-sockets": not _can_connect(setup["socket"], socket.AF_UNIX),
+        "abstract-sockets": not _can_connect(f"\0{setup['abstract']}", socket.AF_UNIX),
     }
     _leave_daemon()
     print(json.dumps(findings), flush=True)
 
 
 def _read_capabilities() -> list[int]:
-    lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
-    return [int(line.split()[1], 16) for line in lines if line.startswith("Cap")]
+    """Return its sets of capabilities. The bounding set matters only if privileges can be gained."""
+    text = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    fields = dict(line.split(":\t", 1) for line in text.splitlines() if ":\t" in line)
+    unused = {"CapBnd"} if fields["NoNewPrivs"] == "1" else set()
+    return [int(value, 16) for name, value in fields.items() if name.startswith("Cap") and name not in unused]
 
 
 def _is_writable(directory: Path) -> bool:
@@ -88,6 +107,48 @@ def _can_open(path: str) -> bool:
     return True
 
 
+def _can_read(path: str) -> bool:
+    """Check whether a file can be read or a directory listed, by its path or through a link of our own."""
+    link = Path(f"link-{os.getpid()}")
+    link.symlink_to(path)
+    try:
+        return any(_can_open_for_reading(name) for name in (path, str(link)))
+    finally:
+        link.unlink()
+
+
+def _can_open_for_reading(path: str) -> bool:
+    try:
+        os.close(os.open(path, os.O_RDONLY))
+    except OSError:
+        return False
+    return True
+
+
+def _can_touch(path: str) -> bool:
+    try:
+        os.utime(path)
+    except OSError:
+        return False
+    return True
+
+
+def _can_rename(path: str) -> bool:
+    with suppress(OSError):
+        Path(path).rename(f"{path}-moved")
+        Path(f"{path}-moved").rename(path)
+        return True
+    return False
+
+
+def _can_signal(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except OSError:
+        return False
+    return True
+
+
 def _list_visible_pids() -> set[int]:
     return {int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()}
 
@@ -104,7 +165,7 @@ def _ask_service(url: str) -> str:
 
 
 def _interfaces_up() -> set[str]:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as any_socket:
         names = [name for _, name in socket.if_nameindex()]
         answers = [
             fcntl.ioctl(any_socket, SIOCGIFFLAGS, struct.pack("16sh14x", name.encode(), 0)) for name in names
@@ -113,10 +174,22 @@ def _interfaces_up() -> set[str]:
     return {name for name, flag in zip(names, flags, strict=True) if flag & IFF_UP}
 
 
-def _can_connect() -> bool:
-    """Check whether there is a route out. Only an immediate error means no: a timeout may be a firewall."""
+def _is_offline(port: int) -> bool:
+    """Check that no address answers. Where the host's interfaces are visible, a rule must refuse all."""
+    here = ("127.0.0.1", port)
+    if _interfaces_up() == {"lo"}:
+        return not _can_connect(SOMEWHERE) and not _can_connect(here)
+    families = (socket.AF_INET, socket.AF_INET6)
+    has_datagrams = any(_has_socket(family, socket.SOCK_DGRAM) for family in families)
+    return _is_refused(SOMEWHERE) and _is_refused(here) and not has_datagrams
+
+
+def _can_connect(address: tuple[str, int] | str, family: int = socket.AF_INET) -> bool:
+    """Check whether it answers. Only an immediate error means no: a timeout may be a firewall."""
     try:
-        socket.create_connection(SOMEWHERE, timeout=1).close()
+        with socket.socket(family, socket.SOCK_STREAM) as link:
+            link.settimeout(1)
+            link.connect(address)
     except TimeoutError:
         return True
     except OSError:
@@ -124,9 +197,21 @@ def _can_connect() -> bool:
     return True
 
 
-def _has_socket(family: int) -> bool:
+def _is_refused(address: tuple[str, int]) -> bool:
     try:
-        socket.socket(family, socket.SOCK_STREAM).close()
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as link:
+            link.settimeout(1)
+            link.connect(address)
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _has_socket(family: int, kind: int = socket.SOCK_STREAM) -> bool:
+    try:
+        socket.socket(family, kind).close()
     except OSError:
         return False
     return True

@@ -141,21 +141,44 @@ class SyscallNumbers:
     clone: int
     socket: int
     socketpair: int
+    sends: tuple[tuple[int, int], ...]
+    """The calls that send, each with the index of its flags."""
     foreign: int | None = None
     """System-call numbers from here on belong to another calling convention."""
 
 
 MACHINES = {
     "x86_64": SyscallNumbers(
-        0xC000003E, X86_64, ioctl=16, fcntl=72, clone=56, socket=41, socketpair=53, foreign=0x40000000
+        0xC000003E,
+        X86_64,
+        ioctl=16,
+        fcntl=72,
+        clone=56,
+        socket=41,
+        socketpair=53,
+        sends=((44, 3), (46, 2), (307, 3)),
+        foreign=0x40000000,
     ),
-    "aarch64": SyscallNumbers(0xC00000B7, AARCH64, ioctl=29, fcntl=25, clone=220, socket=198, socketpair=199),
+    "aarch64": SyscallNumbers(
+        0xC00000B7,
+        AARCH64,
+        ioctl=29,
+        fcntl=25,
+        clone=220,
+        socket=198,
+        socketpair=199,
+        sends=((206, 3), (211, 2), (269, 3)),
+    ),
 }
 
 # Every CLONE_NEW* flag of clone(2). CLONE_NEWTIME is not one: there its bit is part of the exit signal.
 NEW_NAMESPACE = 0x7E020000
 AF_UNIX, AF_INET, AF_INET6, AF_NETLINK = 1, 2, 10, 16
 NETLINK_ROUTE = 0
+SOCK_STREAM, SOCKET_TYPES = 1, 0xF
+IPPROTO_DEFAULT, IPPROTO_TCP = 0, 6
+MSG_FASTOPEN = 0x20000000
+"""Connects while it sends, which Landlock does not see."""
 TIOCSTI, TIOCLINUX = 0x5412, 0x541C
 F_SETLEASE = 1024
 """A lease on a file blocks others that open it, including the harness if it is the same user."""
@@ -171,7 +194,7 @@ def make_refusal(error: int) -> int:
 
 # Classic BPF: an operation, two jump distances (if true, if false) and a constant.
 Instruction = tuple[int, int, int, int]
-LOAD, EQUAL, AT_LEAST, ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+LOAD, EQUAL, AT_LEAST, ANY_BIT, AND, RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
 NUMBER, ARCHITECTURE = 0, 4
 
 
@@ -206,7 +229,33 @@ def _filter_socket() -> list[Instruction]:
     ]
 
 
-def _build_instructions(machine: SyscallNumbers) -> list[Instruction]:
+def _filter_tcp_socket() -> list[Instruction]:
+    """Allow TCP alone of all internet sockets: Landlock restricts neither UDP nor other protocols."""
+    refusal: Instruction = (RETURN, 0, 0, make_refusal(errno.EACCES))
+    stream = [
+        (LOAD, 0, 0, _get_argument_offset(1)),
+        (AND, 0, 0, SOCKET_TYPES),
+        (EQUAL, 1, 0, SOCK_STREAM),
+        refusal,
+        (LOAD, 0, 0, _get_argument_offset(2)),
+        *_answer_when(EQUAL, IPPROTO_DEFAULT, ALLOW),
+        *_answer_when(EQUAL, IPPROTO_TCP, ALLOW),
+        refusal,
+    ]
+    family: Instruction = (LOAD, 0, 0, _get_argument_offset(0))
+    length = len(stream)
+    return [family, (EQUAL, 1, 0, AF_INET), (EQUAL, 0, length, AF_INET6), *stream, *_filter_socket()]
+
+
+def _refuse_fast_open(machine: SyscallNumbers) -> list[Instruction]:
+    code: list[Instruction] = []
+    denied, allow = _answer_when(ANY_BIT, MSG_FASTOPEN, make_refusal(errno.EACCES)), (RETURN, 0, 0, ALLOW)
+    for number, index in machine.sends:
+        code += _match_call(number, [(LOAD, 0, 0, _get_argument_offset(index)), *denied, allow])
+    return code
+
+
+def _build_instructions(machine: SyscallNumbers, only_tcp: bool) -> list[Instruction]:
     denied = make_refusal(errno.EPERM)
     allow: Instruction = (RETURN, 0, 0, ALLOW)
     code: list[Instruction] = [
@@ -223,7 +272,8 @@ def _build_instructions(machine: SyscallNumbers) -> list[Instruction]:
     code += _answer_when(EQUAL, CLONE3, make_refusal(errno.ENOSYS))
     flags: Instruction = (LOAD, 0, 0, _get_argument_offset(0))
     code += _match_call(machine.clone, [flags, *_answer_when(ANY_BIT, NEW_NAMESPACE, denied), allow])
-    code += _match_call(machine.socket, _filter_socket())
+    code += _match_call(machine.socket, _filter_tcp_socket() if only_tcp else _filter_socket())
+    code += _refuse_fast_open(machine) if only_tcp else []
     refusal: Instruction = (RETURN, 0, 0, make_refusal(errno.EAFNOSUPPORT))
     code += _match_call(machine.socketpair, [*_allow_families((AF_UNIX,)), refusal])
     request: Instruction = (LOAD, 0, 0, _get_argument_offset(1))
@@ -233,13 +283,16 @@ def _build_instructions(machine: SyscallNumbers) -> list[Instruction]:
     return [*code, allow]
 
 
-def build_filter(machine: str = platform.machine()) -> bytes:
-    """Return the filter for an architecture, as an array of the kernel's `struct sock_filter`."""
+def build_filter(machine: str = platform.machine(), only_tcp: bool = False) -> bytes:
+    """Return the filter for an architecture, as an array of the kernel's `struct sock_filter`.
+
+    `only_tcp` is for a sandbox without a network namespace: of the internet's protocols it leaves the one
+    that Landlock can restrict.
+    """
     if machine not in MACHINES:
         raise MachineError(
             f"There is no system-call filter for {machine!r} machines.",
             f"Use a machine with {', '.join(MACHINES)}, or --sandbox local, which isolates nothing.",
         )
-    return b"".join(
-        struct.pack("=HBBI", *instruction) for instruction in _build_instructions(MACHINES[machine])
-    )
+    instructions = _build_instructions(MACHINES[machine], only_tcp)
+    return b"".join(struct.pack("=HBBI", *instruction) for instruction in instructions)

@@ -6,24 +6,26 @@ It shows that the promises hold on this machine today. It does not show that the
 import fcntl
 import json
 import os
+import socket
 import socketserver
 import sys
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from agent2rl.core.errors import Agent2RLError, MachineError
 from agent2rl.core.records import Isolation, Limits, Promise
 from agent2rl.core.sandbox import Command, Enclosure, Mount, Sandbox, ServiceSocket
+from agent2rl.sandboxes import start_failures
 
 PROBE = Path(__file__).with_name("probe.py")
 NAMES = {
     "no-root": "not root inside",
     "owner": "not root outside",
     "no-capabilities": "no capabilities",
-    "workspace": "workspace, HOME and /tmp are writable",
+    "workspace": "workspace, HOME and TMPDIR are writable",
     "read-only": "everything else is read-only",
     "files": "files of the host are invisible",
     "hidden": "the harness's own directories are hidden inside what is shared",
@@ -37,34 +39,50 @@ NAMES = {
     "tracing": "no tracing of processes",
     "daemon": "daemons die with the sandbox",
 }
+SHARED_HOST_NAMES = {
+    "content": "the content of the host's files cannot be read",
+    "hidden-content": "files in the harness's own directories cannot be read",
+    "given-files": "read-only parts of the workspace cannot be changed or replaced",
+    "attributes": "modes and times of the host's files cannot be changed",
+    "memory": "memory and environment of the host's processes cannot be read",
+    "signals": "the host's processes cannot be signalled",
+    "unix-sockets": "unix sockets of the host cannot be reached",
+    "abstract-sockets": "abstract sockets of the host cannot be reached",
+}
+"""What follows by itself where the host's files and processes are invisible, and must be tested elsewhere."""
 VARIABLES = ("PATH", "HOME", "USER", "LANG", "TMPDIR", "GOMP_SPINCOUNT", "VIRTUAL_ENV", "SERVICE_URL")
-PARTS = ("workspace", "scratch", "read-only", "secret")
+PARTS = ("workspace", "scratch", "read-only", "secret", "workspace/given")
 WORD = "open"
 BROKEN = "Do not run agents here. Report it with the versions of the kernel and of the sandbox's program."
-FORBIDDING = {
-    "/proc/sys/kernel/apparmor_restrict_unprivileged_userns": ("1", "0"),
-    "/proc/sys/kernel/unprivileged_userns_clone": ("0", "1"),
-    "/proc/sys/user/max_user_namespaces": ("0", "65536"),
-}
-CONTAINER = (
-    "In a container, allow it to make namespaces: --cap-add SYS_ADMIN --security-opt seccomp=unconfined "
-    "--security-opt apparmor=unconfined --security-opt systempaths=unconfined."
-)
 
 
-def run_self_test(name: str, sandbox: Sandbox, hidden: tuple[Path, ...] = ()) -> Isolation:
+def run_self_test(
+    name: str,
+    sandbox: Sandbox,
+    hidden: tuple[Path, ...] = (),
+    gaps: Mapping[str, str] | None = None,
+    more_names: Mapping[str, str] | None = None,
+) -> Isolation:
     """Return every promise with its result; if the sandbox does not start, only that broken promise.
 
-    `hidden` are paths of this machine that must not be visible either.
+    `hidden` are paths of this machine that must not be visible either. `gaps` are the promises that the
+    sandbox does not make, each with the reason. `more_names` are further promises to test.
     """
     try:
         findings = _run_probe(sandbox, hidden)
     except Agent2RLError as error:
-        promise = Promise(name="the sandbox starts", holds=False, hint=_suggest_fix(error))
+        text, remedy = start_failures.explain_failure(error)
+        promise = Promise(name="the sandbox starts", holds=False, hint=text, remedy=remedy)
         return Isolation(sandbox=name, isolates=True, promises=(promise,))
+    names, gaps = NAMES | dict(more_names or {}), gaps or {}
     promises = (
-        Promise(name=text, holds=findings[key], hint="" if findings[key] else BROKEN)
-        for key, text in NAMES.items()
+        Promise(
+            name=text,
+            holds=findings[key],
+            hint=gaps.get(key, "" if findings[key] else BROKEN),
+            promised=key not in gaps,
+        )
+        for key, text in names.items()
     )
     return Isolation(sandbox=name, isolates=True, promises=tuple(promises))
 
@@ -76,7 +94,15 @@ def _run_probe(sandbox: Sandbox, hidden: tuple[Path, ...]) -> dict[str, bool]:
         for directory in (*(root / part for part in PARTS), shared, private):
             directory.mkdir()
             directory.chmod(0o755)  # whatever the umask
-        with _serve_word(root / "service"):
+        for directory in (root / "secret", private):
+            (directory / "key").write_text(WORD, encoding="ascii")
+            (directory / "key").chmod(0o644)
+        with (
+            _serve_word(root / "service"),
+            _listen(socket.AF_INET, ("127.0.0.1", 0)) as port,
+            _listen(socket.AF_UNIX, str(root / "socket")),
+            _listen(socket.AF_UNIX, f"\0{root}"),
+        ):
             enclosure = Enclosure(
                 role="agent",
                 workspace=root / "workspace",
@@ -84,7 +110,11 @@ def _run_probe(sandbox: Sandbox, hidden: tuple[Path, ...]) -> dict[str, bool]:
                 log=root / "log",
                 wall_seconds=20,
                 limits=Limits(memory_bytes=1 << 30, disk_bytes=1 << 30, processes=64),
-                mounts=(Mount(root / "read-only", "read-only"), Mount(shared, str(shared))),
+                mounts=(
+                    Mount(root / "read-only", "read-only"),
+                    Mount(root / "workspace" / "given", "given"),
+                    Mount(shared, str(shared)),
+                ),
                 hidden=(private, *hidden),
                 sockets=(ServiceSocket("SERVICE_URL", root / "service"),),
                 grace_seconds=1,
@@ -94,6 +124,11 @@ def _run_probe(sandbox: Sandbox, hidden: tuple[Path, ...]) -> dict[str, bool]:
                 "shared": str(shared),
                 "hidden": _list_inodes((private, *hidden)),
                 "read_only": "read-only",
+                "given": "given",
+                "port": port.getsockname()[1],
+                "socket": str(root / "socket"),
+                "abstract": str(root),
+                "process": os.getpid(),
                 "word": WORD,
                 "variables": VARIABLES,
             }
@@ -134,6 +169,17 @@ class _WordHandler(socketserver.StreamRequestHandler):
 
 
 @contextmanager
+def _listen(family: int, address: tuple[str, int] | str) -> Iterator[socket.socket]:
+    """Listen as a service of the host. Connections are not accepted, but succeed."""
+    with socket.socket(family, socket.SOCK_STREAM) as listener:
+        listener.bind(address)
+        if isinstance(address, str) and not address.startswith("\0"):
+            Path(address).chmod(0o777)
+        listener.listen()
+        yield listener
+
+
+@contextmanager
 def _serve_word(path: Path) -> Iterator[None]:
     """Serve the test word on a unix socket."""
     with socketserver.UnixStreamServer(str(path), _WordHandler) as server:
@@ -144,18 +190,3 @@ def _serve_word(path: Path) -> Iterator[None]:
         finally:
             server.shutdown()
             thread.join()
-
-
-def _suggest_fix(error: Agent2RLError) -> str:
-    """Return the error with fixes for known causes on this machine, or else with its own hint."""
-    hints = []
-    if os.geteuid() != 0:
-        for path, (bad, good) in FORBIDDING.items():
-            setting = path.removeprefix("/proc/sys/").replace("/", ".")
-            if Path(path).exists() and Path(path).read_text(encoding="ascii").strip() == bad:
-                hints.append(
-                    f"This kernel forbids user namespaces; `sudo sysctl -w {setting}={good}` allows them."
-                )
-    if not hints and "Operation not permitted" in error.message:
-        hints.append(CONTAINER)
-    return " ".join([error.message, *(hints or [error.hint])])

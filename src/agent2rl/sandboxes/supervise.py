@@ -37,6 +37,7 @@ from agent2rl.core.sandbox import (
     Role,
     SandboxPython,
 )
+from agent2rl.sandboxes import start_failures
 from agent2rl.sandboxes.resource_limits import LimitGuard
 
 logger = logging.getLogger(__name__)
@@ -73,6 +74,25 @@ def make_mountpoint(workspace: Path, target: PurePosixPath, source: Path) -> Non
         else:
             flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         os.close(os.open(target.name, flags, 0o644, dir_fd=directory))
+
+
+def link_mount(mount: Mount, workspace: Path, sandbox: str) -> None:
+    """Link a mount in the workspace to its source, where nothing can be mounted; a target elsewhere must
+    exist already."""
+    target, source = PurePosixPath(mount.target), mount.source.resolve()
+    link = workspace / target
+    if link.resolve() == source or (target.is_absolute() and link.exists()):
+        return
+    if target.is_absolute():
+        raise UserError(
+            f"The {sandbox} sandbox cannot show {source} at {target}.",
+            "Use --sandbox bubblewrap, or create that path yourself.",
+        )
+    with open_parent(workspace, target) as directory:
+        try:
+            os.symlink(source, target.name, dir_fd=directory)
+        except FileExistsError:
+            raise UserError(f"{link} exists, but must be a link to {source}.", "Move it away.") from None
 
 
 @contextmanager
@@ -199,9 +219,7 @@ def supervise_sandbox(start: SandboxStart, enclosure: Enclosure, stop: threading
                 enclosure.seen((), None)
     if ending.reason == "exited" and not sandbox.stood:
         reason = log.head.decode(errors="replace").strip() or "it printed no reason."
-        raise MachineError(
-            f"The sandbox did not start: {reason}", "Run `agent2rl check`, which detects the known causes."
-        )
+        raise MachineError(f"The sandbox did not start: {reason}", start_failures.CHECK_HINT)
     code = sandbox.process.returncode if ending.reason == "exited" else None
     seconds = time.monotonic() - began
     logger.debug("%s sandbox ended after %.1f s: %s, code %s", enclosure.role, seconds, ending.reason, code)

@@ -167,6 +167,7 @@ def _ranking_sort_key(place: RankedEntry) -> tuple[float, float, str]:
     return first, -place.mean.value if place.mean else float("inf"), place.name
 
 
+NOT_FULL = ("partial", "none")
 ENTRY_AXES = ("agent", "driver", "model", "mode")
 """The fields that identify an entry."""
 
@@ -210,6 +211,8 @@ class Leaderboard(Record):
     """What evaluators say against the scores of runs: text → number of runs."""
     contamination_unknown: int = 0
     """Number of included runs with a workspace that was not searched for evaluation data."""
+    isolation: dict[str, int] = Field(default_factory=dict)
+    """Number of included runs that were not fully isolated, by level: `partial` or `none`."""
     rows: tuple[LeaderboardRow, ...]
 
 
@@ -229,9 +232,15 @@ def build_leaderboard(
         contaminated=count_contaminated(select_counted(mine)),
         contaminated_left_out=selection.contaminated_left_out,
         contamination_unknown=sum(each.contaminated is None for each in select_counted(mine)),
+        isolation=_count_not_isolated(select_counted(mine)),
         warnings=dict(Counter(each.warning for each in select_counted(mine) if each.warning)),
         rows=tuple(_build_row(keys[place.name], groups[keys[place.name]], place) for place in ranking.places),
     )
+
+
+def _count_not_isolated(digests: Sequence[RunDigest]) -> dict[str, int]:
+    counts = {level: sum(each.isolation == level for each in digests) for level in NOT_FULL}
+    return {level: count for level, count in counts.items() if count}
 
 
 def name_entries(digests: Sequence[RunDigest]) -> Mapping[tuple[str, ...], str]:

@@ -32,7 +32,15 @@ from agent2rl.analysis.timeline import AgentTimeline
 from agent2rl.core.grading_records import Interval, Split, Submission
 from agent2rl.core.llm import LlmExchange
 from agent2rl.core.record import Record
-from agent2rl.core.records import Clock, Ending, ExpertHelp, Mode, RunResult, ScoringProtocol
+from agent2rl.core.records import (
+    Clock,
+    Ending,
+    ExpertHelp,
+    IsolationLevel,
+    Mode,
+    RunResult,
+    ScoringProtocol,
+)
 from agent2rl.record.reader import State
 
 # Spending over time, in seconds since the agent's start.
@@ -172,6 +180,8 @@ class RunDigest(Record):
     """Hash of these ids. Runs with the same hash can be paired by example."""
     contaminated: bool | None
     """Whether evaluation data was found in its workspace; None if it was not searched."""
+    isolation: IsolationLevel | None = None
+    """How far its sandbox isolated the agent; None if that is not recorded."""
     warning: str = ""
     """What the evaluator says against the scores, such as a test on training data."""
 
@@ -260,6 +270,7 @@ def digest_run(record: RecordedRun, findings: Findings) -> RunDigest:
         differences=differences,
         examples_sha256=hashlib.sha256("\n".join(ids).encode()).hexdigest() if ids else None,
         contaminated=view.contaminated,
+        isolation=result.isolation.level if result and result.isolation else None,
         warning=view.warning,
     )
 

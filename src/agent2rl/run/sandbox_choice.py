@@ -1,0 +1,111 @@
+"""Choose the sandbox for `--sandbox auto`: the first that works on this machine, the best first.
+
+`local` is never chosen, because it isolates nothing. A sandbox that is named is used as it is.
+"""
+
+import tempfile
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent2rl import registry
+from agent2rl.core.errors import Agent2RLError, MachineError
+from agent2rl.core.records import Isolation, Limits
+from agent2rl.core.sandbox import AUTO_SANDBOX, Command, Enclosure, Sandbox
+from agent2rl.run.private_places import PrivatePlaces, PrivateSandbox
+
+CANDIDATES = ("bubblewrap", "docker", "apptainer", "confined")
+"""The best first. Those that this version does not have are skipped."""
+NONE_WORKS = "No sandbox works on this machine."
+NONE_HINT = (
+    "`agent2rl check` says what each of them lacks. `--sandbox local` runs without any isolation: use it "
+    "only for code that you trust."
+)
+REASON_CHARACTERS = 120
+GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class TriedSandbox:
+    sandbox: PrivateSandbox
+    isolation: Isolation
+
+    @property
+    def works(self) -> bool:
+        return not self.isolation.broken
+
+
+def list_candidates() -> list[str]:
+    known = registry.list_names("sandboxes")
+    return [name for name in CANDIDATES if name in known]
+
+
+def try_sandbox(name: str, places: PrivatePlaces, reason: str = "") -> TriedSandbox:
+    """Test every promise of a sandbox."""
+    sandbox = PrivateSandbox(registry.find_sandbox(name), places)
+    return TriedSandbox(sandbox, sandbox.check().model_copy(update={"reason": reason}))
+
+
+def try_sandboxes(places: PrivatePlaces) -> Iterator[TriedSandbox]:
+    """Test the candidates one after the other, until one works. It comes last, with the reason for it."""
+    reasons: list[str] = []
+    for name in list_candidates():
+        tried = try_sandbox(name, places, "; ".join(reasons))
+        yield tried
+        if tried.works:
+            return
+        reasons.append(f"{name}: {describe_failure(tried.isolation)}")
+
+
+def describe_failure(isolation: Isolation) -> str:
+    """Return in a few words why a sandbox cannot be used."""
+    promise = isolation.broken[0]
+    if promise.name != "the sandbox starts":
+        return f"a promise does not hold ({promise.name})"
+    text = " ".join(promise.hint.removeprefix("The sandbox did not start: ").split())
+    sentence = text.partition(". ")[0].rstrip(".")
+    return sentence if len(sentence) <= REASON_CHARACTERS else f"{sentence[: REASON_CHARACTERS - 1]}…"
+
+
+def choose_sandbox(places: PrivatePlaces) -> TriedSandbox:
+    """Return the first sandbox that keeps its promises; raise MachineError if none does."""
+    failures = []
+    for tried in try_sandboxes(places):
+        if tried.works:
+            return tried
+        failures.append(f"{tried.isolation.sandbox}: {describe_failure(tried.isolation)}")
+    raise MachineError(f"{NONE_WORKS} {'; '.join(failures)}.", NONE_HINT)
+
+
+def open_sandbox(name: str, places: PrivatePlaces) -> PrivateSandbox:
+    """Return the named sandbox or, for `auto`, the first that starts. Promises are not tested."""
+    if name != AUTO_SANDBOX:
+        return PrivateSandbox(registry.find_sandbox(name), places)
+    failures = []
+    for candidate in list_candidates():
+        sandbox = PrivateSandbox(registry.find_sandbox(candidate), places)
+        try:
+            _start_once(sandbox)
+        except Agent2RLError as error:
+            failures.append(f"{candidate}: {error.message}")
+        else:
+            return sandbox
+    raise MachineError(f"{NONE_WORKS} {' '.join(failures)}", NONE_HINT)
+
+
+def _start_once(sandbox: Sandbox) -> None:
+    with tempfile.TemporaryDirectory(prefix="agent2rl-start-") as name:
+        root = Path(name).resolve()
+        for part in ("workspace", "scratch"):
+            (root / part).mkdir()
+        enclosure = Enclosure(
+            role="grader",
+            workspace=root / "workspace",
+            scratch=root / "scratch",
+            log=root / "log",
+            wall_seconds=60,
+            limits=Limits(memory_bytes=GIB, disk_bytes=GIB, processes=16),
+            grace_seconds=0,
+        )
+        sandbox.run(Command(("true",)), enclosure, threading.Event())

@@ -1,0 +1,157 @@
+"""Explains why a sandbox does not start: what its program printed, the cause, and what would help.
+
+Most remedies need root, often that of another machine: of the host of a container, or of a cluster's
+administrators. Each remedy says whose command it is.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from agent2rl.core.errors import Agent2RLError
+
+APPARMOR = "kernel.apparmor_restrict_unprivileged_userns"
+CLONE = "kernel.unprivileged_userns_clone"
+COUNT = "user.max_user_namespaces"
+FORBIDDING = {APPARMOR: ("1", "0"), CLONE: ("0", "1"), COUNT: ("0", "65536")}
+"""Kernel settings: the value that forbids user namespaces, and one that allows them."""
+CONTAINER_FILES = ("/.dockerenv", "/run/.containerenv", "/.singularity.d", "/var/run/secrets/kubernetes.io")
+CHECK_HINT = "Run `agent2rl check`, which detects the known causes."
+UNKNOWN = "agent2rl does not know this cause. Report it with the versions of the kernel and of the program."
+
+
+@dataclass(frozen=True)
+class MachineFacts:
+    """What decides between causes that look the same from inside."""
+
+    is_root: bool
+    in_container: bool
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """The kernel settings of `FORBIDDING` that this machine has."""
+
+    @property
+    def forbidding(self) -> list[str]:
+        """The settings that forbid user namespaces to an ordinary user."""
+        return (
+            []
+            if self.is_root
+            else [name for name, value in self.settings.items() if value == FORBIDDING[name][0]]
+        )
+
+
+@dataclass(frozen=True)
+class FailureDiagnosis:
+    cause: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.cause} {self.remedy}"
+
+
+def read_machine_facts() -> MachineFacts:
+    settings = {}
+    for name in FORBIDDING:
+        path = Path("/proc/sys", name.replace(".", "/"))
+        if path.exists():
+            settings[name] = path.read_text(encoding="ascii").strip()
+    in_container = any(Path(name).exists() for name in CONTAINER_FILES) or "container" in os.environ
+    return MachineFacts(os.geteuid() == 0, in_container, settings)
+
+
+def explain_failure(error: Agent2RLError, facts: MachineFacts | None = None) -> tuple[str, str]:
+    """Return the error with its cause and remedy if they are known, or else with its own hint; and the remedy
+    or hint alone."""
+    if diagnosis := diagnose_failure(error.message, facts or read_machine_facts()):
+        return f"{error.message.rstrip('.')}. {diagnosis}", diagnosis.remedy
+    hint = UNKNOWN if error.hint in ("", CHECK_HINT) else error.hint
+    return f"{error.message} {hint}", hint
+
+
+def diagnose_failure(message: str, facts: MachineFacts) -> FailureDiagnosis | None:
+    """Recognise the wordings of bwrap and setpriv, in all versions; None for others."""
+    if re.search(r"bwrap is not installed", message):
+        return FailureDiagnosis(
+            "bubblewrap is missing.",
+            "As root: `apt-get install bubblewrap` or `dnf install bubblewrap`. On a cluster, ask its "
+            "administrators for the package.",
+        )
+    if re.search(r"not permitted in setuid mode|doesn't work in setuid mode", message):
+        return FailureDiagnosis(
+            "bwrap is installed setuid root, and then it refuses what the sandbox needs.",
+            "As root: `chmod u-s $(command -v bwrap)`, if the kernel allows user namespaces.",
+        )
+    if re.search(r"Unexpected capabilities but not setuid", message):
+        return FailureDiagnosis(
+            "bwrap refuses to run for an ordinary user who has capabilities.",
+            "Start the container without added capabilities for this user, or run agent2rl as root in it.",
+        )
+    if re.search(r"setpriv: set\w+ failed|no free user id", message):
+        return FailureDiagnosis(
+            "This user namespace has too few user ids for the sandbox to have one of its own.",
+            "Run agent2rl as an ordinary user, or map at least 65536 ids: as root of the host, give your "
+            "user ranges in /etc/subuid and /etc/subgid.",
+        )
+    return _diagnose_mounts(message) or _diagnose_namespaces(message, facts)
+
+
+def _diagnose_mounts(message: str) -> FailureDiagnosis | None:
+    if re.search(
+        r"Can't mount proc on|max_user_namespaces: Read-only|sysctl user\.max_user_namespaces", message
+    ):
+        return FailureDiagnosis(
+            "The container masks parts of /proc, so no new /proc can be mounted.",
+            "Whoever starts the container must add `--security-opt systempaths=unconfined` (Docker), "
+            "`--security-opt unmask=ALL` (Podman) or `procMount: Unmasked` (Kubernetes).",
+        )
+    if re.search(r"pivot_root: Invalid argument", message):
+        return FailureDiagnosis(
+            "The root directory is a chroot or an initial RAM disk, where bwrap cannot change it.",
+            "Run agent2rl outside of it, or in a container or virtual machine.",
+        )
+    if re.search(r"Failed to make / slave|Failed to mount tmpfs|pivot_root|Can't bind mount", message):
+        return FailureDiagnosis(
+            "The container's AppArmor or SELinux profile forbids mounting.",
+            "Whoever starts the container must add `--security-opt apparmor=unconfined` (AppArmor) or "
+            "`--security-opt label=disable` (SELinux).",
+        )
+    return None
+
+
+def _diagnose_namespaces(message: str, facts: MachineFacts) -> FailureDiagnosis | None:
+    if re.search(r"setting up uid map|loopback: Failed", message) and not facts.in_container:
+        return _diagnose_setting(APPARMOR, "Ubuntu's AppArmor takes the rights in new user namespaces away.")
+    if re.search(r"_namespaces exceeded|No space left on device", message):
+        return _diagnose_setting(COUNT, "The kernel's limit for user namespaces is used up or 0.")
+    if re.search(r"does not support user namespaces", message):
+        return FailureDiagnosis(
+            "This kernel has no user namespaces, or they are turned off at boot.",
+            "As root: boot with `user_namespace.enable=1` (RHEL 7) or a kernel with CONFIG_USER_NS. A setuid "
+            "bwrap does not help.",
+        )
+    if not re.search(
+        r"No permissions to creat\w+ (a )?new namespace|Creating new namespace failed|uid map", message
+    ):
+        return None
+    for name in facts.forbidding:
+        return _diagnose_setting(name, f"The kernel setting {name} forbids user namespaces.")
+    return _diagnose_container(facts)
+
+
+def _diagnose_setting(name: str, cause: str) -> FailureDiagnosis:
+    remedy = f"As root of the machine: `sysctl -w {name}={FORBIDDING[name][1]}`."
+    return FailureDiagnosis(cause, f"{remedy} On a cluster, ask its administrators for it.")
+
+
+def _diagnose_container(facts: MachineFacts) -> FailureDiagnosis:
+    cause = "The container's system-call filter or its missing capabilities forbid namespaces."
+    if not facts.in_container:
+        cause = "A system-call filter, a chroot or missing capabilities forbid namespaces, as in a container."
+    capability = "--cap-add SYS_ADMIN " if facts.is_root else ""
+    return FailureDiagnosis(
+        cause,
+        f"Whoever starts the container must add `{capability}--security-opt seccomp=unconfined "
+        "--security-opt apparmor=unconfined --security-opt systempaths=unconfined`. Rented pods "
+        "do not offer this.",
+    )

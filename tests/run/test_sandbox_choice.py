@@ -1,0 +1,149 @@
+"""`--sandbox auto`: the first sandbox that works, with the reason, and a verdict that a person can act on."""
+
+from pathlib import Path
+
+import pytest
+
+from agent2rl import registry
+from agent2rl.core.errors import MachineError
+from agent2rl.core.records import Budget, Isolation, Promise, RunSpec
+from agent2rl.record.recorder import Recorder
+from agent2rl.record.run_lock import RunLock
+from agent2rl.run import sandbox_choice
+from agent2rl.run.preflight import make_verdict
+from agent2rl.run.private_places import PrivatePlaces
+from agent2rl.run.run_steps import prepare_sandbox
+from agent2rl.run.settings import read_settings
+from agent2rl.sandboxes import landlock
+
+PLACES = PrivatePlaces()
+NO_PERMISSIONS = (
+    "The sandbox did not start: bwrap: No permissions to create new namespace, likely because the kernel "
+    "does not allow non-privileged user namespaces. The container's system-call filter forbids it."
+)
+REMEDY = "Whoever starts the container must add `--security-opt seccomp=unconfined`."
+BUBBLEWRAP = Isolation(
+    sandbox="bubblewrap",
+    isolates=True,
+    promises=(Promise(name="the sandbox starts", holds=False, hint=NO_PERMISSIONS, remedy=REMEDY),),
+)
+CONFINED = Isolation(
+    sandbox="confined",
+    isolates=True,
+    promises=(
+        Promise(name="no capabilities", holds=True),
+        Promise(name="host processes are invisible", holds=False, hint="no pid namespace", promised=False),
+    ),
+)
+FULL = Isolation(sandbox="bubblewrap", isolates=True, promises=(Promise(name="no capabilities", holds=True),))
+
+
+@pytest.fixture
+def no_programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Neither bwrap nor a container engine is installed."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+
+def require_confined() -> None:
+    if not landlock.read_version() or registry.find_sandbox("confined").check().broken:
+        pytest.skip("the confined sandbox cannot run here")
+
+
+def test_bubblewrap_is_the_first_choice() -> None:
+    if registry.find_sandbox("bubblewrap").check().broken:
+        pytest.skip("bubblewrap cannot run here")
+    chosen = sandbox_choice.choose_sandbox(PLACES)
+    assert (chosen.isolation.sandbox, chosen.isolation.level, chosen.isolation.reason) == (
+        "bubblewrap",
+        "full",
+        "",
+    )
+
+
+def test_confined_is_chosen_where_nothing_else_is_installed_and_the_reason_is_one_line(
+    no_programs: None,
+) -> None:
+    require_confined()
+    isolation = sandbox_choice.choose_sandbox(PLACES).isolation
+    assert (isolation.sandbox, isolation.level) == ("confined", "partial")
+    assert isolation.reason.startswith("bubblewrap: ")
+    assert "not installed" in isolation.reason
+    assert "\n" not in isolation.reason
+    assert sandbox_choice.open_sandbox("auto", PLACES).sandbox is registry.find_sandbox("confined")
+
+
+def test_local_is_never_chosen_by_itself(no_programs: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(landlock, "read_version", lambda: 0)
+    for choose in (sandbox_choice.choose_sandbox, lambda places: sandbox_choice.open_sandbox("auto", places)):
+        with pytest.raises(MachineError) as caught:
+            choose(PLACES)
+        assert "not installed" in caught.value.message
+        assert "no Landlock" in caught.value.message
+        assert "--sandbox local" in caught.value.hint
+
+
+def test_a_sandbox_that_this_version_lacks_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox_choice, "CANDIDATES", ("no-such-sandbox", "bubblewrap", "local"))
+    assert sandbox_choice.list_candidates() == ["bubblewrap", "local"]
+
+
+def test_the_reason_quotes_what_the_program_said_in_a_few_words() -> None:
+    reason = sandbox_choice.describe_failure(BUBBLEWRAP)
+    assert reason.startswith("bwrap: No permissions to create new namespace")
+    assert len(reason) <= sandbox_choice.REASON_CHARACTERS
+    broken = Isolation(
+        sandbox="docker", isolates=True, promises=(Promise(name="no capabilities", holds=False),)
+    )
+    assert sandbox_choice.describe_failure(broken) == "a promise does not hold (no capabilities)"
+
+
+def test_the_verdict_names_the_sandbox_its_gaps_and_how_to_get_a_better_one() -> None:
+    verdict = make_verdict([BUBBLEWRAP, CONFINED])
+    assert verdict.state == "ok"
+    assert "runs use the sandbox confined, which isolates in part" in verdict.detail
+    assert "host processes are invisible" in verdict.detail
+    assert verdict.hint.startswith("To get bubblewrap: ")
+    assert "--security-opt seccomp=unconfined" in verdict.hint
+
+
+def test_the_verdict_of_a_full_sandbox_asks_for_nothing() -> None:
+    verdict = make_verdict([FULL])
+    assert (verdict.state, verdict.hint) == ("ok", "")
+    assert "keeps all 1 promises" in verdict.detail
+
+
+def test_the_verdict_without_a_sandbox_is_broken() -> None:
+    assert make_verdict([BUBBLEWRAP]).state == "broken"
+    local = make_verdict([Isolation(sandbox="local", isolates=False)])
+    assert (local.state, local.detail) == ("broken", "the sandbox local isolates nothing")
+
+
+def test_a_record_of_an_earlier_version_is_full_or_none() -> None:
+    earlier = (
+        '{"sandbox": "bubblewrap", "isolates": true, "promises": [{"name": "a", "holds": true, "mend": ""}]}'
+    )
+    assert Isolation.model_validate_json(earlier).level == "full"
+    assert Isolation.model_validate_json('{"sandbox": "local", "isolates": false}').level == "none"
+
+
+def test_a_resumed_run_keeps_the_sandbox_that_was_chosen_for_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A better one may work by now, but the agent knows its workspace by the path of the first."""
+    require_confined()
+    for name in ("RUNS", "CACHE"):
+        monkeypatch.setenv(f"AGENT2RL_{name}", str(tmp_path / name))
+    spec = RunSpec(
+        task="gsm8k-mini",
+        agent="nop",
+        model="abacus",
+        engine="scripted",
+        sandbox="auto",
+        budget=Budget(wall_seconds=1),
+    )
+    earlier = CONFINED.model_copy(update={"reason": "bubblewrap: it was missing"})
+    with Recorder.create(tmp_path / "RUNS", spec, lambda _: None) as recorder:
+        recorder.record_entry("isolation", **earlier.model_dump(mode="json"))
+    with Recorder.open(recorder.paths, lambda _: None, RunLock(recorder.paths.lock)) as resumed:
+        _, isolation = prepare_sandbox(spec, read_settings(), resumed)
+    assert (isolation.sandbox, isolation.reason) == (earlier.sandbox, earlier.reason)

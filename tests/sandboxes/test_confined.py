@@ -1,0 +1,400 @@
+"""The sandbox without namespaces: what it keeps holds against attacks, and what it does not is said."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent2rl import registry
+from agent2rl.core.errors import MachineError, UserError
+from agent2rl.core.records import Isolation
+from agent2rl.core.sandbox import Command, Mount, ServiceSocket
+from agent2rl.sandboxes import confined, landlock, selftest
+from tests.helpers.hostile_programs import (
+    ALWAYS_EQUAL_PROGRAM,
+    REFERENCE_PROGRAM,
+    make_job,
+    open_sandboxed_pool,
+)
+from tests.helpers.sandbox_runner import (
+    SandboxRunner,
+    find_processes_by_token,
+    make_daemon_command,
+    serve_echo,
+    wait_until,
+)
+
+SANDBOX = registry.find_sandbox("confined")
+VERSION = landlock.read_version()
+IS_ROOT = os.geteuid() == 0
+needs_tcp_rules = pytest.mark.skipif(VERSION < landlock.TCP_FROM, reason="Landlock has no TCP rules here")
+needs_scopes = pytest.mark.skipif(VERSION < landlock.SCOPES_FROM, reason="Landlock has no scopes here")
+needs_root = pytest.mark.skipif(not IS_ROOT, reason="only a root harness has a user for the command")
+
+
+@pytest.fixture(scope="module")
+def isolation() -> Isolation:
+    if not VERSION:
+        pytest.skip("this kernel has no Landlock")
+    found = SANDBOX.check()
+    if [promise.name for promise in found.promises] == ["the sandbox starts"]:
+        pytest.skip(f"the confined sandbox cannot run here: {found.promises[0].hint}")
+    return found
+
+
+@pytest.fixture
+def cell(isolation: Isolation, tmp_path: Path) -> SandboxRunner:
+    return SandboxRunner(SANDBOX, tmp_path)
+
+
+@pytest.fixture
+def answers(tmp_path: Path) -> Path:
+    """Evaluation data of the harness that every user of the machine could read."""
+    folder = tmp_path / "answers"
+    folder.mkdir()
+    (folder / "key").write_text("42-is-the-answer")
+    return folder
+
+
+def test_every_promise_that_it_makes_holds_and_the_others_are_named(isolation: Isolation) -> None:
+    assert isolation.broken == ()
+    assert isolation.level == "partial"
+    names = {*selftest.NAMES.values(), *selftest.SHARED_HOST_NAMES.values()}
+    assert {promise.name for promise in isolation.promises} == names
+    gaps = confined.list_gaps(VERSION, IS_ROOT)
+    texts = selftest.NAMES | selftest.SHARED_HOST_NAMES
+    assert {promise.name: promise.hint for promise in isolation.not_kept} == {
+        texts[key]: reason for key, reason in gaps.items()
+    }
+
+
+def test_what_it_does_not_keep_depends_on_the_kernel_and_the_user() -> None:
+    always = {"files", "hidden", "processes", "unix-sockets"}
+    assert set(confined.list_gaps(6, is_root=True)) == always
+    assert set(confined.list_gaps(6, is_root=False)) == always | {"attributes", "given-files"}
+    assert set(confined.list_gaps(5, is_root=True)) == always | {"abstract-sockets"}
+    assert set(confined.list_gaps(3, is_root=True)) == always | {"abstract-sockets", "network"}
+    worst = {"abstract-sockets", "network", "read-only", "signals", "daemon", "attributes", "given-files"}
+    assert set(confined.list_gaps(1, is_root=False)) == always | worst
+
+
+def test_a_kernel_without_landlock_is_an_error_that_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(landlock, "read_version", lambda: 0)
+    with pytest.raises(MachineError, match="no Landlock"):
+        SandboxRunner(SANDBOX, tmp_path).run("true")
+    (promise,) = SANDBOX.check().broken
+    assert "5.13" in promise.hint
+
+
+def test_a_command_works_in_its_workspace_and_its_exit_code_comes_through(cell: SandboxRunner) -> None:
+    script = """
+        pwd; echo kept > file; mkdir -p a b && touch a/x && mv a/x b/x && ln -s b c && chmod +x b/x
+        echo x > $TMPDIR/x && echo x > ~/x && cat c/x && git init -q repository && git -C repository status -s
+        python3 -c 'import multiprocessing; multiprocessing.Lock()' && exit 7
+    """
+    exit_ = cell.shell(script)
+    assert (exit_.reason, exit_.code) == ("exited", 7), cell.log
+    assert cell.log.split()[0] == str(cell.workspace.resolve()) == str(SANDBOX.workspace(cell.workspace))
+    assert (cell.workspace / "file").read_text() == "kept\n"
+
+
+def test_python_with_its_packages_runs_and_cannot_be_changed(cell: SandboxRunner) -> None:
+    script = """
+        import agent2rl, pydantic
+        for module in (agent2rl, pydantic):
+            try:
+                open(module.__file__, "a")
+            except OSError as error:
+                print(error.errno)
+    """
+    assert cell.python(script).code == 0, cell.log
+    assert cell.log.split() == ["13", "13"]
+
+
+def test_mounts_are_links_that_can_be_read_and_only_writable_ones_written(
+    cell: SandboxRunner, tmp_path: Path
+) -> None:
+    model, outbox = tmp_path / "model", tmp_path / "outbox"
+    for directory in (model, outbox):
+        directory.mkdir()
+    (model / "weights").write_text("w")
+    mounts = (Mount(model, "models/base"), Mount(outbox, "out", writable=True))
+    script = "cat models/base/weights; touch out/mine; touch models/base/x || echo closed"
+    for _ in range(2):  # an agent that is started again finds the links
+        assert cell.shell(script, mounts=mounts).code == 0, cell.log
+    assert cell.log.startswith("w")
+    assert cell.log.strip().endswith("closed")
+    assert (outbox / "mine").exists()
+    with pytest.raises(UserError, match="confined sandbox cannot show"):
+        cell.run("true", mounts=(Mount(model, "/no/such/place"),))
+
+
+def test_a_service_answers(cell: SandboxRunner, tmp_path: Path) -> None:
+    script = """
+        import os, urllib.request
+        url, body = os.environ["SERVICE_URL"], b"x" * 300_000
+        print(urllib.request.urlopen(url, timeout=20).read().decode())
+        print(urllib.request.urlopen(urllib.request.Request(url, body), timeout=20).read() == body)
+    """
+    with serve_echo(tmp_path / "service") as service:
+        cell.python(script, sockets=(ServiceSocket("SERVICE_URL", service),))
+    assert cell.log == "hello\nTrue\n"
+
+
+def test_evaluation_data_cannot_be_read_by_path_or_link_or_through_a_process(
+    cell: SandboxRunner, answers: Path
+) -> None:
+    script = f"""
+        cat {answers}/key; ls {answers}; ln -s {answers} mine; cat mine/key; ls mine/
+        ln {answers}/key hard; cat hard; cp {answers}/key copy; cat copy
+        cat /proc/{os.getpid()}/root{answers}/key /proc/{os.getpid()}/cwd/pyproject.toml
+        cat /proc/{os.getpid()}/environ /proc/{os.getpid()}/mem /proc/{os.getpid()}/maps
+        cat /proc/{os.getpid()}/fd/0 /proc/{os.getpid()}/fd/3
+        head -c9 < {answers}/key; tail -n1 {answers}/key
+        echo done
+    """
+    cell.shell(script)
+    assert "42-is-the-answer" not in cell.log
+    lines = cell.log.strip().splitlines()
+    assert lines[-1] == "done"
+    refusals = ("ermission denied", "not permitted", "No such file", "cross-device link")
+    assert all(any(words in line for words in refusals) for line in lines[:-1]), cell.log
+
+
+def test_hidden_directories_in_shared_ones_cannot_be_read(cell: SandboxRunner, tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    for place in ("open", "answers/more"):
+        (shared / place).mkdir(parents=True)
+        (shared / place / "key").write_text(place)
+    (shared / "link").symlink_to("answers")
+    (shared / "tape").write_text("hidden-file")
+    cell.shell(
+        "cat shared/open/key; cat shared/answers/more/key shared/link/more/key shared/tape",
+        mounts=(Mount(shared, "shared"),),
+        hidden=(shared / "answers", shared / "tape"),
+    )
+    assert cell.log.startswith("open")
+    assert cell.log.count("ermission denied") == 3
+    assert "answers/more\n" not in cell.log
+    assert "hidden-file" not in cell.log
+
+
+def test_nothing_outside_the_workspace_can_be_written(cell: SandboxRunner, answers: Path) -> None:
+    script = f"""
+        for file in {answers}/key {answers}/new {answers}/../log /etc/passwd /usr/x /tmp/x /x /run/x \\
+                    /proc/sys/kernel/core_pattern /proc/sysrq-trigger; do
+            (echo x > $file) 2>/dev/null && echo "wrote $file"
+        done
+        rm -f {answers}/key 2>/dev/null; mv {answers} gone 2>/dev/null; mkdir {answers}/dir 2>/dev/null
+        truncate -s 0 {answers}/key 2>/dev/null
+        unshare -U true 2>/dev/null && echo "a new namespace"
+        su -c true 2>/dev/null && echo "another user"
+        echo end
+    """
+    cell.shell(script)
+    assert cell.log == "end\n"
+    if IS_ROOT or VERSION >= landlock.TRUNCATES_FROM:
+        assert (answers / "key").read_text() == "42-is-the-answer"
+
+
+@pytest.fixture
+def host_service() -> Iterator[int]:
+    """The port of another service of this machine."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener.getsockname()[1]
+
+
+@needs_tcp_rules
+def test_no_other_port_and_no_other_protocol_is_reached(cell: SandboxRunner, host_service: int) -> None:
+    script = f"""
+        import socket
+        port = {host_service}
+        def tried(name, action):
+            try:
+                print(name, action())
+            except OSError as error:
+                print(name, "refused", error.errno in (1, 13))
+        def connect(family, address):
+            with socket.socket(family) as link:
+                link.settimeout(5)
+                link.connect(address)
+        tried("loopback", lambda: connect(socket.AF_INET, ("127.0.0.1", port)))
+        tried("outside", lambda: connect(socket.AF_INET, ("192.0.2.1", 443)))
+        tried("v6", lambda: connect(socket.AF_INET6, ("::ffff:127.0.0.1", port)))
+        tried("bind", lambda: socket.create_server(("0.0.0.0", port + 1 if port < 65535 else 1024)))
+        tried("udp", lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        tried("udp6", lambda: socket.socket(socket.AF_INET6, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC))
+        tried("mptcp", lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262))
+        def open_fast():
+            with socket.socket() as link:
+                link.settimeout(5)
+                return link.sendto(b"hello", 0x20000000, ("127.0.0.1", port))
+        tried("fast open", open_fast)
+    """
+    assert cell.python(script).code == 0, cell.log
+    names = ["loopback", "outside", "v6", "bind", "udp", "udp6", "mptcp", "fast open"]
+    assert cell.log.splitlines() == [f"{name} refused True" for name in names]
+
+
+def test_no_process_can_be_traced_and_the_hosts_not_signalled(cell: SandboxRunner) -> None:
+    script = f"""
+        import ctypes, os, signal
+        libc = ctypes.CDLL(None, use_errno=True)
+        print(libc.ptrace(16, {os.getpid()}, 0, 0), libc.ptrace(0, 0, 0, 0))
+        for pid in ({os.getpid()}, 1):
+            try:
+                open(f"/proc/{{pid}}/mem", "rb")
+                print("opened")
+            except OSError:
+                pass
+        try:
+            os.kill({os.getpid()}, 0)
+            print("signalled")
+        except OSError:
+            print("refused")
+    """
+    cell.python(script)
+    lines = cell.log.splitlines()
+    assert lines[0] == "-1 -1"
+    if IS_ROOT or VERSION >= landlock.SCOPES_FROM:
+        assert lines[1:] == ["refused"]
+
+
+@needs_scopes
+def test_abstract_sockets_of_the_host_cannot_be_reached(cell: SandboxRunner) -> None:
+    name = f"agent2rl-{uuid.uuid4().hex}"
+    script = f"""
+        import socket
+        ours = socket.socket(socket.AF_UNIX)
+        ours.bind("\\0{name}-inside")
+        ours.listen()
+        socket.socket(socket.AF_UNIX).connect("\\0{name}-inside")
+        try:
+            socket.socket(socket.AF_UNIX).connect("\\0{name}")
+        except PermissionError:
+            print("refused")
+    """
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"\0{name}")
+        listener.listen()
+        cell.python(script)
+    assert cell.log == "refused\n"
+
+
+def test_daemons_die_when_the_command_ends_by_itself_and_when_it_is_killed(cell: SandboxRunner) -> None:
+    token = f"daemon-{uuid.uuid4().hex}"
+    assert cell.shell(make_daemon_command(token)).reason == "exited"
+    assert find_processes_by_token(token) == []
+    deaf = f"trap '' INT TERM HUP; {make_daemon_command(token)}; echo up; while :; do sleep 1; done"
+    assert cell.shell(deaf, wall_seconds=0.5, grace_seconds=0.1).reason == "deadline"
+    assert find_processes_by_token(token) == []
+
+
+def test_a_command_that_kills_all_it_can_leaves_no_daemon(cell: SandboxRunner) -> None:
+    """It can kill the program that started it, but not the guard."""
+    if not IS_ROOT and VERSION < landlock.SCOPES_FROM:
+        pytest.skip("here the command could kill the guard and this process")
+    token = f"daemon-{uuid.uuid4().hex}"
+    script = f"""
+        import os, signal, subprocess, time
+        subprocess.run(["bash", "-c", {make_daemon_command(token)!r}])
+        stat = open(f"/proc/{{os.getppid()}}/stat").read()
+        for pid in (os.getppid(), int(stat.rpartition(")")[2].split()[1])):
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except PermissionError:
+                pass
+        time.sleep(60)
+    """
+    exit_ = cell.python(script)
+    assert (exit_.reason, exit_.code) == ("exited", 137)
+    assert find_processes_by_token(token) == []
+
+
+def test_killing_the_harness_leaves_nothing_alive(cell: SandboxRunner) -> None:
+    token = f"orphan-{uuid.uuid4().hex}"
+    script = f"""
+from pathlib import Path
+from agent2rl import registry
+from tests.helpers.sandbox_runner import SandboxRunner
+cell = SandboxRunner(registry.find_sandbox("confined"), Path({str(cell.root)!r}))
+cell.shell({(make_daemon_command(token) + "; sleep 300")!r})
+"""
+    harness = subprocess.Popen([sys.executable, "-c", script], cwd=Path(__file__).parents[2])
+    wait_until(lambda: find_processes_by_token(token))
+    assert find_processes_by_token(token)
+    os.kill(harness.pid, signal.SIGKILL)
+    harness.wait()
+    wait_until(lambda: not find_processes_by_token(token))
+    assert find_processes_by_token(token) == []
+
+
+def test_limits_hold_and_the_deadline_asks_first(cell: SandboxRunner) -> None:
+    crowd = cell.shell("for i in $(seq 60); do sleep 300 & done; wait", processes=30)
+    asked = cell.shell("trap 'echo asked; exit' INT; sleep 300 & wait", wall_seconds=1, grace_seconds=20)
+    assert [crowd.reason, asked.reason] == ["processes", "deadline"]
+    assert cell.log.endswith("asked\n")
+
+
+def test_the_environment_and_open_files_are_as_in_bubblewrap(
+    cell: SandboxRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HARNESS_KEY", "canary")
+    script = "import os, json; print(json.dumps([dict(os.environ), sorted(os.listdir('/proc/self/fd'))]))"
+    cell.run(command=Command((sys.executable, "-c", script), {"GIVEN": "1"}))
+    seen, files = json.loads(cell.log)
+    expected = {"PATH", "HOME", "USER", "LANG", "TMPDIR", "GOMP_SPINCOUNT", "GIVEN"}
+    assert set(seen) - {"VIRTUAL_ENV"} == expected
+    assert files == ["0", "1", "2", "3"]  # the last is listdir's own
+
+
+@needs_root
+def test_each_sandbox_has_a_user_of_its_own_that_can_pass_through_closed_directories(
+    cell: SandboxRunner, tmp_path: Path
+) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    inner = SandboxRunner(SANDBOX, closed / "inner")
+    script = "touch mine; mkdir folder; id -u; grep Cap /proc/self/status"
+    assert inner.shell(script).code == 0, inner.log
+    assert (inner.workspace / "mine").stat().st_uid == int(inner.log.split()[0]) != 0
+    assert {line.split()[1] for line in inner.log.splitlines()[1:]} == {"0" * 16}
+    assert closed.stat().st_mode & 0o777 == 0o700
+    assert "system.posix_acl_access" not in os.listxattr(closed)
+
+
+@needs_root
+def test_what_is_given_in_the_workspace_can_neither_be_changed_nor_replaced(cell: SandboxRunner) -> None:
+    cell.enclosure()
+    data = cell.workspace / "data"
+    data.mkdir()
+    (data / "train.jsonl").write_text("given")
+    script = "echo x > data/train.jsonl; mv data other; rm -rf data; touch data/new; cat data/train.jsonl"
+    cell.shell(script, mounts=(Mount(data, "data"),))
+    assert cell.log.endswith("given")
+    assert (data / "train.jsonl").read_text() == "given"
+
+
+@needs_root
+def test_a_root_without_the_capabilities_is_told_which(
+    cell: SandboxRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(confined, "NEEDED_CAPABILITIES", {"SETUID": 63})
+    with pytest.raises(MachineError, match="SETUID"):
+        cell.run("true")
+
+
+def test_programs_that_a_model_wrote_run_in_it_too(isolation: Isolation, tmp_path: Path) -> None:
+    programs = [REFERENCE_PROGRAM, "def solve(x):\n    return x\n", ALWAYS_EQUAL_PROGRAM]
+    with open_sandboxed_pool(tmp_path / "programs", 1, "confined") as pool:
+        verdicts = pool.judge_jobs([make_job(program) for program in programs])
+    assert [verdict.passed for verdict in verdicts] == [True, False, False]

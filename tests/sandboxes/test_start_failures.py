@@ -1,0 +1,163 @@
+"""Why a sandbox does not start: the real words of bwrap and setpriv, and what is said about them."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from agent2rl import registry
+from agent2rl.core.errors import MachineError
+from agent2rl.sandboxes.start_failures import (
+    APPARMOR,
+    CHECK_HINT,
+    CLONE,
+    COUNT,
+    MachineFacts,
+    diagnose_failure,
+    explain_failure,
+)
+
+ROOT, USER = MachineFacts(True, False), MachineFacts(False, False)
+ROOT_IN_CONTAINER, USER_IN_CONTAINER = MachineFacts(True, True), MachineFacts(False, True)
+ALLOWING = {APPARMOR: "0", CLONE: "1", COUNT: "15000"}
+NO_PERMISSIONS = (
+    "bwrap: No permissions to create new namespace, likely because the kernel does not allow non-privileged "
+    "user namespaces."
+)
+OLD_NO_PERMISSIONS = (
+    "bwrap: No permissions to creating new namespace, likely because the kernel does not allow "
+    "non-privileged user namespaces. On e.g. debian "
+    "this can be enabled with 'sysctl kernel.unprivileged_userns_clone=1'."
+)
+NOT_PERMITTED = "bwrap: Creating new namespace failed: Operation not permitted"
+NOT_SETUID = (
+    "bwrap: Creating new namespace failed, likely because the kernel does not support user namespaces.  "
+    "bwrap must be installed setuid on such systems."
+)
+TOO_MANY = (
+    "bwrap: Creating new namespace failed: nesting depth or /proc/sys/user/max_*_namespaces exceeded (ENOSPC)"
+)
+DENIED_CASES = {
+    "an ordinary user in a container": (NO_PERMISSIONS, USER_IN_CONTAINER, "seccomp=unconfined"),
+    "an ordinary user in a container, older bwrap": (
+        OLD_NO_PERMISSIONS,
+        USER_IN_CONTAINER,
+        "seccomp=unconfined",
+    ),
+    "an ordinary user whose container hides it": (NO_PERMISSIONS, USER, "seccomp=unconfined"),
+    "root in a container": (NOT_PERMITTED, ROOT_IN_CONTAINER, "--cap-add SYS_ADMIN"),
+    "root whose container hides it": (NOT_PERMITTED, ROOT, "--cap-add SYS_ADMIN"),
+    "a container that masks /proc": (
+        "bwrap: Can't mount proc on /newroot/proc: Operation not permitted",
+        USER_IN_CONTAINER,
+        "systempaths=unconfined",
+    ),
+    "a container whose /proc/sys is read-only": (
+        "bwrap: cannot open /proc/sys/user/max_user_namespaces: Read-only file system",
+        USER_IN_CONTAINER,
+        "systempaths=unconfined",
+    ),
+    "a container with an AppArmor profile": (
+        "bwrap: Failed to make / slave: Permission denied",
+        ROOT_IN_CONTAINER,
+        "apparmor=unconfined",
+    ),
+    "a container with SELinux": (
+        "bwrap: Failed to mount tmpfs: Permission denied",
+        USER_IN_CONTAINER,
+        "label=disable",
+    ),
+    "a chroot": ("bwrap: pivot_root: Invalid argument", USER, "Run agent2rl outside of it"),
+    "a kernel setting of Debian": (
+        NO_PERMISSIONS,
+        MachineFacts(False, False, ALLOWING | {CLONE: "0"}),
+        f"sysctl -w {CLONE}=1",
+    ),
+    "a limit of 0": (TOO_MANY, MachineFacts(False, False, {COUNT: "0"}), f"sysctl -w {COUNT}=65536"),
+    "a limit of 0, older bwrap": (
+        "bwrap: Creating new namespace failed: No space left on device",
+        USER,
+        f"sysctl -w {COUNT}=65536",
+    ),
+    "AppArmor on Ubuntu 24.04": (
+        "bwrap: setting up uid map: Permission denied",
+        MachineFacts(False, False, ALLOWING | {APPARMOR: "1"}),
+        f"sysctl -w {APPARMOR}=0",
+    ),
+    "AppArmor on Ubuntu 24.04, with a network namespace": (
+        "bwrap: loopback: Failed RTM_NEWADDR: Operation not permitted",
+        MachineFacts(False, False, ALLOWING | {APPARMOR: "1"}),
+        f"sysctl -w {APPARMOR}=0",
+    ),
+    "no user namespaces and no setuid": (NOT_SETUID, USER, "CONFIG_USER_NS"),
+    "a setuid bwrap": ("bwrap: The --size option is not permitted in setuid mode", USER, "chmod u-s"),
+    "an ordinary user with capabilities": (
+        "bwrap: Unexpected capabilities but not setuid, old file caps config?",
+        USER_IN_CONTAINER,
+        "without added capabilities",
+    ),
+    "a user namespace with a single id": (
+        "setpriv: setresuid failed: Invalid argument",
+        ROOT_IN_CONTAINER,
+        "/etc/subuid",
+    ),
+    "a user namespace without setgroups": (
+        "setpriv: setgroups failed: Operation not permitted",
+        ROOT_IN_CONTAINER,
+        "/etc/subuid",
+    ),
+    "root of a user namespace without free ids": (
+        "The harness is root of a user namespace that has no free user id for the sandbox.",
+        ROOT_IN_CONTAINER,
+        "/etc/subuid",
+    ),
+    "not installed": ("bwrap is not installed.", USER, "apt-get install bubblewrap"),
+}
+
+
+@pytest.mark.parametrize(("message", "facts", "remedy"), DENIED_CASES.values(), ids=DENIED_CASES)
+def test_the_cause_is_recognised_and_something_helps(message: str, facts: MachineFacts, remedy: str) -> None:
+    said, alone = explain_failure(MachineError(f"The sandbox did not start: {message}", CHECK_HINT), facts)
+    assert remedy in said
+    assert remedy in alone
+    assert message.rstrip(".") in said
+    assert "agent2rl check" not in said
+
+
+@pytest.mark.parametrize(("message", "facts", "remedy"), DENIED_CASES.values(), ids=DENIED_CASES)
+def test_what_needs_root_says_so_and_sudo_is_never_assumed(
+    message: str, facts: MachineFacts, remedy: str
+) -> None:
+    diagnosis = diagnose_failure(message, facts)
+    assert diagnosis is not None
+    assert "sudo" not in diagnosis.remedy
+    if any(word in diagnosis.remedy for word in ("sysctl", "apt-get", "chmod", "/etc/")):
+        assert "s root" in diagnosis.remedy
+    if "--security-opt" in diagnosis.remedy:
+        assert "Whoever starts the container" in diagnosis.remedy
+
+
+def test_an_unknown_cause_is_shown_with_the_hint_of_the_sandbox() -> None:
+    assert explain_failure(MachineError("No engine answers.", "Start docker."), USER)[0] == (
+        "No engine answers. Start docker."
+    )
+    unknown, _ = explain_failure(
+        MachineError("The sandbox did not start: bwrap: who knows", CHECK_HINT), USER
+    )
+    assert "does not know this cause" in unknown
+    assert "agent2rl check" not in unknown
+
+
+@pytest.mark.parametrize("message", [NO_PERMISSIONS, NOT_PERMITTED])
+def test_the_self_test_of_bubblewrap_names_the_remedy(
+    message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A program in its place prints the real words."""
+    fake = tmp_path / "bwrap"
+    fake.write_text(f"#!/bin/sh\necho '{message}' >&2\nexit 1\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    (promise,) = registry.find_sandbox("bubblewrap").check().broken
+    assert promise.name == "the sandbox starts"
+    assert message.rstrip(".") in promise.hint
+    assert "agent2rl check" not in promise.hint
