@@ -23,8 +23,11 @@ KIND_COLUMNS = ("kind", "untouched", "best")
 SUBMISSION_COLUMNS = ("#", "model", "verdict", "score", "95% interval", "gain", "grading")
 
 
-def build_headline_rows(view: RunView) -> Rows:
-    """Return what was run and what the result is."""
+def build_headline_rows(view: RunView, played: Rollouts | None = None) -> Rows:
+    """Return what was run and what the result is.
+
+    `played` is what a run without a result has played in its task's world so far.
+    """
     spec = view.spec
     rows: Rows = [
         ("run", view.paths.run_id),
@@ -55,6 +58,9 @@ def build_headline_rows(view: RunView) -> Rows:
         rows.append(("baseline", format_score(view.baseline)))
     if view.result:
         rows += _build_result_rows(view.result, view.spec.budget)
+    elif played:
+        rows += build_rollout_rows(played)
+        rows.append(("environment steps", describe_step_budget(played, spec.budget)))
     if view.warning:
         rows.append(("WARNING", view.warning))
     rows += _build_sampling_rows(view)
