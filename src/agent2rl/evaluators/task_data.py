@@ -16,10 +16,12 @@ import logging
 import shutil
 import sys
 import tempfile
+import time
 import tomllib
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -150,6 +152,7 @@ def _import_module(module: str, dataset: str) -> Any:
 DOWNLOAD_TIMEOUT_SECONDS = 60.0
 """Longest time without any data."""
 TELL_BYTES = 20 << 20
+PARTIAL_DOWNLOAD, ABANDONED_SECONDS = "download-", 86400.0
 
 
 def fetch_archive(url: str, home: Path, folder: str, wanted: str) -> Path:
@@ -164,7 +167,8 @@ def fetch_archive(url: str, home: Path, folder: str, wanted: str) -> Path:
         logger.debug("Found %s", target)
         return target
     home.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="download-", dir=home) as temporary:
+    _remove_abandoned_downloads(home)
+    with tempfile.TemporaryDirectory(prefix=PARTIAL_DOWNLOAD, dir=home) as temporary:
         archive = Path(temporary) / "archive.zip"
         _download_archive(url, archive)
         _unpack_archive(archive, Path(temporary), folder, wanted, url)
@@ -174,6 +178,14 @@ def fetch_archive(url: str, home: Path, folder: str, wanted: str) -> Path:
             if not target.is_dir():  # if it exists now, another process was faster
                 raise
     return target
+
+
+def _remove_abandoned_downloads(home: Path) -> None:
+    """Remove what killed processes left. Younger ones may belong to a process that is at work."""
+    for path in home.glob(f"{PARTIAL_DOWNLOAD}*"):
+        with suppress(OSError):
+            if time.time() - path.stat().st_mtime > ABANDONED_SECONDS:
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def _download_archive(url: str, archive: Path) -> None:
