@@ -112,7 +112,12 @@ def probe_data(load: Callable[[Path | None], Splits]) -> bool:
 
 # Official data sets on the hub, at pinned revisions
 
-HUB_HINT = "Install agent2rl[hub] and check the network, or pass a directory with the files: --data-dir."
+INSTALL_HINT = (
+    "Install it: pip install 'agent2rl[hub]'. Or pass a directory with the official files: --data-dir DIR."
+)
+NETWORK_HINT = (
+    "Check the network and HF_ENDPOINT, or pass a directory with the official files: --data-dir DIR."
+)
 
 
 def read_parquet_rows(dataset: str, revision: str, file: str, columns: Sequence[str]) -> list[Row]:
@@ -122,7 +127,7 @@ def read_parquet_rows(dataset: str, revision: str, file: str, columns: Sequence[
     try:
         table = parquet.read_table(path, columns=list(columns))
     except Exception as error:  # pyarrow has errors of its own
-        raise WorldError(f"Cannot read {file} of {dataset} from the hub: {error}", HUB_HINT) from error
+        raise WorldError(f"Cannot read {file} of {dataset} from the hub: {error}", NETWORK_HINT) from error
     return [(f"{dataset}, {file}, row {number}", row) for number, row in enumerate(table.to_pylist())]
 
 
@@ -135,7 +140,13 @@ def download_file(dataset: str, revision: str, file: str) -> Path:
     try:
         return Path(hub.hf_hub_download(dataset, file, repo_type="dataset", revision=revision))
     except Exception as error:  # the hub and its HTTP client each have errors of their own
-        raise WorldError(f"Cannot download {file} of {dataset} from the hub: {error}", HUB_HINT) from error
+        if type(error).__name__ == "LocalEntryNotFoundError":
+            raise WorldError(
+                f"The hub cannot be reached, and its cache does not have {dataset}.", NETWORK_HINT
+            ) from error
+        raise WorldError(
+            f"Cannot download {file} of {dataset} from the hub: {error}", NETWORK_HINT
+        ) from error
 
 
 def _import_module(module: str, dataset: str) -> Any:
@@ -143,7 +154,7 @@ def _import_module(module: str, dataset: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         raise UserError(
-            f"{dataset} comes from the hub, but {error.name} is not installed.", HUB_HINT
+            f"{dataset} comes from the hub, but {error.name} is not installed.", INSTALL_HINT
         ) from error
 
 

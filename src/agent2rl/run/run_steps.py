@@ -52,6 +52,11 @@ from agent2rl.run.assets import Assets, load_assets
 from agent2rl.run.driver_session import DriverSession
 from agent2rl.run.settings import Settings, read_secrets
 
+NO_GPU_HINT = (
+    "Leave it out: the miniature tasks need no GPU. If this machine has one, `nvidia-smi` must list it, and "
+    "CUDA_VISIBLE_DEVICES must not hide it."
+)
+
 
 @dataclass
 class RunOutcome:
@@ -164,7 +169,7 @@ def check_sandbox(sandbox: Sandbox, recorder: Recorder) -> Isolation:
     recorder.record_entry("isolation", **isolation.model_dump(mode="json"))
     if isolation.broken:
         broken = isolation.broken[0]
-        raise MachineError(f"The sandbox failed its self-test: {broken.name}.", broken.hint)
+        raise MachineError(f"The sandbox failed its self-test ({broken.name!r} does not hold).", broken.hint)
     return isolation
 
 
@@ -315,8 +320,8 @@ def require_gpus(spec: RunSpec, settings: Settings) -> None:
     gpus = assign_gpus(spec, settings)
     if spec.budget.gpu_seconds is not None and not gpus.agent:
         raise UserError(
-            "The agent has no GPU whose time could be limited.",
-            "Leave out --max-gpu-hours, or set CUDA_VISIBLE_DEVICES to the GPUs of the run.",
+            "--max-gpu-hours limits GPU time, but this run has no GPU.",
+            NO_GPU_HINT,
         )
 
 
