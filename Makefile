@@ -35,7 +35,7 @@ help:
 	@sed -n 's/^# //p' Makefile
 
 demo: $(READY) bubblewrap
-	@$(BIN)/agent2rl run --task alfworld-mini --agent recipe --model seedling --budget 8m30s --seed $(or $(SEED),0)
+	@$(BIN)/agent2rl demo --seed $(or $(SEED),0)
 
 test: $(SMOLLM2) bubblewrap chromium
 	@$(BIN)/python -m pytest $(IN_PROCESSES) $(ARGS)

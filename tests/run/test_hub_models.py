@@ -145,7 +145,7 @@ def test_files_that_arrived_whole_are_not_fetched_again(place: Place, hub: HubSe
     hub.repositories[NAME].cut = [0] * 6
     said = place.prepare(NAME)
     assert said["error"] == "WorldError"
-    assert "not whole in its cache" in said["message"]
+    assert "not complete in its cache" in said["message"]
     before = {name for name, _ in hub.sent if not name.endswith(".safetensors")}
     hub.sent.clear()
     assert "error" not in place.prepare(NAME)
@@ -215,7 +215,7 @@ def test_no_network_and_nothing_kept_is_said_at_once(tmp_path: Path) -> None:
     said = Place(tmp_path, "http://127.0.0.1:9").prepare("acme/unknown")
     assert time.monotonic() - begin < 15
     assert said["error"] == "WorldError"
-    assert "The hub cannot be reached, and acme/unknown@main is not whole in its cache" in said["message"]
+    assert "The hub cannot be reached, and acme/unknown@main is not complete in its cache" in said["message"]
 
 
 def test_a_hub_that_does_not_answer_is_not_waited_for(tmp_path: Path) -> None:

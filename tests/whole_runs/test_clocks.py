@@ -105,7 +105,7 @@ def test_a_limit_of_gpu_time_is_refused_without_a_gpu(launcher: RunLauncher) -> 
     options = ("--task", "gsm8k-mini", "--agent", f"script:{script}", "--max-gpu-hours", "1")
     refused = launcher.cli("run", *options, CUDA_VISIBLE_DEVICES="")
     assert refused.returncode != 0
-    assert "no GPU whose time could be limited" in refused.stderr
+    assert "limits GPU time, but this run has no GPU" in refused.stderr
     assert not list(launcher.runs.glob("*"))
 
 

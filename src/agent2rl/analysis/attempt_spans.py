@@ -17,6 +17,7 @@ from agent2rl.analysis.timeline import AgentTimeline
 from agent2rl.core.events import FileSeen, TimelineEvent
 from agent2rl.core.grading_records import Submission
 from agent2rl.core.records import Rollouts
+from agent2rl.core.unix import read_at
 from agent2rl.record import untrusted_files
 from agent2rl.record.reader import RunView
 from agent2rl.record.revisions import RevisionReader
@@ -106,7 +107,7 @@ def _read_parts(file: int, begin: int, end: int, line: int, most: int) -> Iterat
             (tail, end, line + _count_lines(file, begin, tail)),
         ]
     for low, high, first in pieces:
-        yield from _split_output(os.pread(file, high - low, low), first)
+        yield from _split_output(read_at(file, high - low, low), first)
 
 
 def _split_output(content: bytes, first: int) -> Iterator[PrintedText]:
@@ -142,7 +143,7 @@ def _extract_texts(node: JsonNode, depth: int) -> Iterator[str]:
 def _count_lines(file: int, begin: int, end: int) -> int:
     count = 0
     while begin < end:
-        chunk = os.pread(file, min(1 << 20, end - begin), begin)
+        chunk = read_at(file, min(1 << 20, end - begin), begin)
         if not chunk:
             break
         count += chunk.count(b"\n")

@@ -15,7 +15,6 @@ from pydantic import ValidationError
 from agent2rl.analysis.attempts import RecordedProcess, SavedWeights
 from agent2rl.analysis.findings import TimeSplit
 from agent2rl.core.events import (
-    EARLIER_SOURCES,
     DriverRequest,
     FileSeen,
     ProcessEnd,
@@ -24,7 +23,8 @@ from agent2rl.core.events import (
     TimelineEvent,
 )
 from agent2rl.core.record import Record
-from agent2rl.core.records import LedgerEntry, RolloutCounts, Rollouts
+from agent2rl.core.records import LedgerEntry, Rollouts
+from agent2rl.record.reader import parse_rollouts
 from agent2rl.record.revisions import Revision
 
 # Conversion to the agent's time.
@@ -249,17 +249,8 @@ def _pair_processes(events: Sequence[TimelineEvent], time: AgentTime) -> tuple[R
 
 def _read_rollouts(events: Iterable[TimelineEvent], time: AgentTime) -> Iterable[tuple[float, Rollouts]]:
     for event in events:
-        if event.kind != "rollouts":
-            continue
-        names = set(RolloutCounts.model_fields)
-        counts = {name: value for name, value in event.data.items() if name in names}
-        try:
-            new = RolloutCounts.model_validate(counts)
-        except ValidationError:
-            continue
-        source = str(event.data.get("source"))
-        if EARLIER_SOURCES.get(source, source) in Rollouts.model_fields:
-            yield time.seconds_at(event.time), Rollouts.model_validate({source: new})
+        if new := parse_rollouts(event):
+            yield time.seconds_at(event.time), new
 
 
 def _read_gradings(events: Iterable[TimelineEvent], time: AgentTime) -> Iterable[TimeRange]:

@@ -4,7 +4,6 @@ A GPU lease is a lock on the GPU's lock file. The run's own process inherits the
 exactly when nothing uses the GPU any more, however the run ends. Runs started by hand take no lease.
 """
 
-import fcntl
 import logging
 import os
 import queue
@@ -22,6 +21,7 @@ from agent2rl.campaign.campaign_file import RunResources
 from agent2rl.campaign.claims_and_sessions import CampaignSession, read_stop_request
 from agent2rl.campaign.jobs import CampaignJob, EndedJob, JobExecutor, JobOutcome, JobWorker, MachineShare
 from agent2rl.core.errors import MachineError, UserError
+from agent2rl.core.unix import fcntl
 from agent2rl.record.paths import SessionPaths
 from agent2rl.run import machine
 from agent2rl.run.machine import read_gpu_uuids

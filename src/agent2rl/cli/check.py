@@ -1,6 +1,7 @@
 """agent2rl check"""
 
 import json
+import platform
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -15,7 +16,13 @@ from agent2rl import registry
 from agent2rl.cli.options import agent_python, as_json, judge, sandbox, search
 from agent2rl.run.grading_proxy_setup import GradingProxyOptions
 from agent2rl.run.model_preflight import check_base_model
-from agent2rl.run.preflight import PreflightFinding, check_agent_python, check_machine, check_task
+from agent2rl.run.preflight import (
+    PreflightFinding,
+    check_agent_python,
+    check_machine,
+    check_other_system,
+    check_task,
+)
 from agent2rl.run.settings import read_settings
 
 MARKS = {
@@ -63,6 +70,8 @@ def check_command(
 
     --agent-python also checks a Python environment for agents, and starts it in the sandbox.
 
+    Runs need Linux. On other systems, this says what works there.
+
     \b
     agent2rl check
     agent2rl check gsm8k-mini
@@ -73,7 +82,9 @@ def check_command(
     """
     where = read_settings()
     findings: Iterator[PreflightFinding]
-    if task is None:
+    if (system := platform.system()) != "Linux":
+        findings, agent_python, model = check_other_system(system, where), None, None
+    elif task is None:
         checked_model = () if model is None else check_base_model(model, where, sandbox)
         findings = check_machine(where, sandbox, checked_model)
     else:

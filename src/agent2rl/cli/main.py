@@ -12,11 +12,12 @@ from typing import NoReturn, TextIO
 import click
 
 from agent2rl import __version__
-from agent2rl.core.errors import Agent2RLError, UserError
+from agent2rl.core.errors import Agent2RLError, UserError, explain_full_disk
 
 logger = logging.getLogger("agent2rl.cli.main")  # `__name__` is "__main__" under `python -m`
 
 COMMANDS = {
+    "demo": "Train a small model to play games, in about ten minutes.",
     "run": "Run an agent on a task and print the result.",
     "resume": "Continue a run after a crash.",
     "campaign": "Run a matrix of experiments from a file.",
@@ -93,7 +94,8 @@ def cli(verbose: int) -> None:
     \b
     Start here:
       agent2rl check                                        is this machine ready?
-      agent2rl run --task gsm8k-mini --agent script         a complete run in seconds
+      agent2rl demo                                         train a small language model, in ten minutes
+      agent2rl run --task gsm8k-mini                        a complete run in seconds
       agent2rl run --task gsm8k-mini --agent script:my.py   your own script as the agent
       agent2rl view                                         watch runs in a browser
       agent2rl init                                         create an example campaign, task and agent
@@ -137,12 +139,20 @@ def main() -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except Agent2RLError as error:
-        logger.debug("The command failed", exc_info=True)
-        click.echo(f"error: {error.message}", err=True)
-        if error.hint:
-            click.echo(textwrap.indent(error.hint, "       "), err=True)
-        sys.exit(2 if isinstance(error, UserError) else 1)
+        _exit_with_error(error)
+    except OSError as error:
+        if full := explain_full_disk(error):
+            _exit_with_error(full)
+        raise
     sys.exit(0)
+
+
+def _exit_with_error(error: Agent2RLError) -> NoReturn:
+    logger.debug("The command failed", exc_info=True)
+    click.echo(f"error: {error.message}", err=True)
+    if error.hint:
+        click.echo(textwrap.indent(error.hint, "       "), err=True)
+    sys.exit(2 if isinstance(error, UserError) else 1)
 
 
 if __name__ == "__main__":

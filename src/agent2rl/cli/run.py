@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn, get_args
 
 import click
+from click.core import ParameterSource
 
 from agent2rl import registry
 from agent2rl.cli.options import (
@@ -38,10 +39,12 @@ from agent2rl.cli.options import (
     track,
     track_group,
 )
+from agent2rl.cli.run_defaults import announce_choices, choose_agent_and_model
 from agent2rl.cli.terminal_output import TerminalProgress, print_run
 from agent2rl.core.errors import UserError
 from agent2rl.core.events import TimelineEvent
 from agent2rl.core.records import Budget, Clock, KeptWeights, Mode, RequestedLimits, RunSpec
+from agent2rl.core.unix import require_linux
 from agent2rl.environments.search.backend_names import resolve_name
 from agent2rl.evaluators.task_data import read_prompts
 from agent2rl.record.paths import RunPaths
@@ -77,6 +80,7 @@ def run_and_report(
     runs: Path, output: RunOutputOptions, work: Callable[[Notify, threading.Event], FinishedRun]
 ) -> NoReturn:
     """Do the run with progress on stderr, print its result, write its report, and exit."""
+    require_linux("Runs")
     for name in output.track:
         mirror.require_tracker(name)
     stop = threading.Event()
@@ -97,6 +101,8 @@ def run_and_report(
             click.echo(f"report: {_shorten_path(report)}" if report else "report: agent2rl report latest")
             click.echo(f"view:   {_format_view_command(runs)}")
             click.echo(f"ledger: {finished.ledger_head}")
+            if finished.result.ending == "failed":
+                click.echo(f"error: {finished.result.reason}", err=True)
     sys.exit(130 if finished.result.ending == "interrupted" else 0 if finished.result.ended_well else 1)
 
 
@@ -169,10 +175,9 @@ DIRECTORY = click.Path(path_type=Path, file_okay=False, exists=True)
 )
 @click.option(
     "--agent",
-    required=True,
     shell_complete=complete_names("agents"),
     help="The agent that does the training (see: agent2rl list agents), e.g. claude-code or script:train.py. "
-    "Third-party agents are installed on first use.",
+    "Third-party agents are installed on first use.  [default: one without an LLM; it is printed]",
 )
 @click.option(
     "--driver",
@@ -184,7 +189,7 @@ DIRECTORY = click.Path(path_type=Path, file_okay=False, exists=True)
     "--model",
     shell_complete=complete_names("models"),
     default="abacus",
-    show_default=True,
+    show_default="abacus; without --agent, one that fits the task",
     help="The base model to train: a shipped model (see: agent2rl list models), a hub model (org/name or "
     "org/name@revision) or a directory.",
 )
@@ -359,7 +364,7 @@ def run_command(runs_dir: Path | None, **options: Any) -> None:
     feedback split. The best submission is then graded on a held-out split, which gives the score of the run.
 
     \b
-    agent2rl run --task gsm8k-mini --agent script
+    agent2rl run --task gsm8k-mini
     agent2rl run --task gsm8k-mini --agent script:train.py --budget 10m --seed 1
     agent2rl run --task gsm8k --data-dir DIR --agent nop
     agent2rl run --task gsm8k --agent claude-code --driver claude-opus-4-6 --model Qwen/Qwen2.5-7B-Instruct \\
@@ -370,7 +375,13 @@ def run_command(runs_dir: Path | None, **options: Any) -> None:
     """
     settings = read_settings()
     runs = (runs_dir or settings.runs).absolute()
+    agent_given = options["agent"] is not None
+    if not agent_given:
+        source = click.get_current_context().get_parameter_source("model")
+        options = choose_agent_and_model(options, model_given=source is not ParameterSource.DEFAULT)
     spec = make_run_spec(options, settings)
+    if not agent_given:
+        announce_choices(spec, quiet=options["as_json"])
     output = RunOutputOptions(
         **{name: options[name] for name in ("as_json", "no_report", "track", "track_group")}
     )

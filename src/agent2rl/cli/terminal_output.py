@@ -21,7 +21,7 @@ from rich.text import Text
 
 from agent2rl.core.events import TimelineEvent
 from agent2rl.core.grading_records import ContaminationSummary, ExampleResult
-from agent2rl.core.records import Isolation
+from agent2rl.core.records import Isolation, Rollouts
 from agent2rl.record.paths import RunPaths
 from agent2rl.record.reader import RunView
 from agent2rl.report import tables
@@ -259,11 +259,11 @@ def sanitize_lines(text: str) -> str:
     return "\n".join(_sanitize_line(line) for line in text.split("\n"))
 
 
-def print_run(view: RunView) -> None:
-    """Print the results of a run and its submissions."""
+def print_run(view: RunView, played: Rollouts | None = None) -> None:
+    """Print the results of a run and its submissions; `played` as in `build_headline_rows`."""
     console = Console(highlight=False)
     head = Table(show_header=False, box=None, padding=(0, 1))
-    for row in tables.build_headline_rows(view):
+    for row in tables.build_headline_rows(view, played):
         head.add_row(f"[bold]{escape(row[0])}[/bold]", *(escape(_sanitize_line(cell)) for cell in row[1:]))
     console.print(head)
     listed = (

@@ -11,9 +11,16 @@
 Any other exception is a bug in agent2rl.
 """
 
+import errno
 from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+
+FULL_DISK = {errno.ENOSPC, errno.EDQUOT}
+FULL_DISK_HINT = (
+    "Free some space, or write elsewhere: --runs-dir DIR for runs, AGENT2RL_CACHE=DIR for prepared models "
+    "and data.\n`agent2rl resume` continues a run that has no result."
+)
 
 
 class Agent2RLError(Exception):
@@ -50,6 +57,14 @@ class GradingError(Agent2RLError):
 
 class EngineFailure(GradingError):
     """The inference engine itself failed; the grading log has its messages."""
+
+
+def explain_full_disk(error: BaseException) -> MachineError | None:
+    """Return the error that says that a disk or quota is full; None for any other error."""
+    if not isinstance(error, OSError) or error.errno not in FULL_DISK:
+        return None
+    where = f" It was writing {error.filename}." if error.filename else ""
+    return MachineError(f"The disk is full.{where}", FULL_DISK_HINT)
 
 
 # Retryable failures of remote servers

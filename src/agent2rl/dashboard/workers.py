@@ -10,7 +10,6 @@ import hashlib
 import logging
 import multiprocessing
 import os
-import resource
 import signal
 import sqlite3
 import threading
@@ -22,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+from agent2rl.core.unix import resource
 from agent2rl.dashboard.run_index import RunIndex
 from agent2rl.record.files import write_atomically
 from agent2rl.record.paths import RunPaths
@@ -43,13 +43,17 @@ def prepare_worker() -> None:
 
 def limit_memory() -> None:
     """Limit the process to half of the machine's memory: a pathological run could need all of it."""
+    if not hasattr(os, "sysconf"):  # Windows has neither this nor such a limit
+        return
     half = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
     with suppress(OSError, ValueError):  # the limit is lower already
         resource.setrlimit(resource.RLIMIT_DATA, (max(half, LEAST_MEMORY),) * 2)
 
 
 def run_with_timeout(most_seconds: int, work: Callable[..., str], *arguments: str) -> str:
-    """Call `work` with these arguments; raise TimeoutError after `most_seconds`."""
+    """Call `work` with these arguments; raise TimeoutError after `most_seconds`, where the system can."""
+    if not hasattr(signal, "SIGALRM"):
+        return work(*arguments)
     signal.signal(signal.SIGALRM, _raise_timeout)
     signal.alarm(most_seconds)
     try:

@@ -16,10 +16,12 @@ import logging
 import shutil
 import sys
 import tempfile
+import time
 import tomllib
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -110,7 +112,12 @@ def probe_data(load: Callable[[Path | None], Splits]) -> bool:
 
 # Official data sets on the hub, at pinned revisions
 
-HUB_HINT = "Install agent2rl[hub] and check the network, or pass a directory with the files: --data-dir."
+INSTALL_HINT = (
+    "Install it: pip install 'agent2rl[hub]'. Or pass a directory with the official files: --data-dir DIR."
+)
+NETWORK_HINT = (
+    "Check the network and HF_ENDPOINT, or pass a directory with the official files: --data-dir DIR."
+)
 
 
 def read_parquet_rows(dataset: str, revision: str, file: str, columns: Sequence[str]) -> list[Row]:
@@ -120,7 +127,7 @@ def read_parquet_rows(dataset: str, revision: str, file: str, columns: Sequence[
     try:
         table = parquet.read_table(path, columns=list(columns))
     except Exception as error:  # pyarrow has errors of its own
-        raise WorldError(f"Cannot read {file} of {dataset} from the hub: {error}", HUB_HINT) from error
+        raise WorldError(f"Cannot read {file} of {dataset} from the hub: {error}", NETWORK_HINT) from error
     return [(f"{dataset}, {file}, row {number}", row) for number, row in enumerate(table.to_pylist())]
 
 
@@ -133,7 +140,13 @@ def download_file(dataset: str, revision: str, file: str) -> Path:
     try:
         return Path(hub.hf_hub_download(dataset, file, repo_type="dataset", revision=revision))
     except Exception as error:  # the hub and its HTTP client each have errors of their own
-        raise WorldError(f"Cannot download {file} of {dataset} from the hub: {error}", HUB_HINT) from error
+        if type(error).__name__ == "LocalEntryNotFoundError":
+            raise WorldError(
+                f"The hub cannot be reached, and its cache does not have {dataset}.", NETWORK_HINT
+            ) from error
+        raise WorldError(
+            f"Cannot download {file} of {dataset} from the hub: {error}", NETWORK_HINT
+        ) from error
 
 
 def _import_module(module: str, dataset: str) -> Any:
@@ -141,7 +154,7 @@ def _import_module(module: str, dataset: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         raise UserError(
-            f"{dataset} comes from the hub, but {error.name} is not installed.", HUB_HINT
+            f"{dataset} comes from the hub, but {error.name} is not installed.", INSTALL_HINT
         ) from error
 
 
@@ -150,6 +163,7 @@ def _import_module(module: str, dataset: str) -> Any:
 DOWNLOAD_TIMEOUT_SECONDS = 60.0
 """Longest time without any data."""
 TELL_BYTES = 20 << 20
+PARTIAL_DOWNLOAD, ABANDONED_SECONDS = "download-", 86400.0
 
 
 def fetch_archive(url: str, home: Path, folder: str, wanted: str) -> Path:
@@ -164,7 +178,8 @@ def fetch_archive(url: str, home: Path, folder: str, wanted: str) -> Path:
         logger.debug("Found %s", target)
         return target
     home.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="download-", dir=home) as temporary:
+    _remove_abandoned_downloads(home)
+    with tempfile.TemporaryDirectory(prefix=PARTIAL_DOWNLOAD, dir=home) as temporary:
         archive = Path(temporary) / "archive.zip"
         _download_archive(url, archive)
         _unpack_archive(archive, Path(temporary), folder, wanted, url)
@@ -174,6 +189,14 @@ def fetch_archive(url: str, home: Path, folder: str, wanted: str) -> Path:
             if not target.is_dir():  # if it exists now, another process was faster
                 raise
     return target
+
+
+def _remove_abandoned_downloads(home: Path) -> None:
+    """Remove what killed processes left. Younger ones may belong to a process that is at work."""
+    for path in home.glob(f"{PARTIAL_DOWNLOAD}*"):
+        with suppress(OSError):
+            if time.time() - path.stat().st_mtime > ABANDONED_SECONDS:
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def _download_archive(url: str, archive: Path) -> None:

@@ -82,9 +82,11 @@ class Gateway:
         if isinstance(tape, TapeReplay):
             tape.require_model(driver.model)
         elif key is None and driver.needs_key:
+            names = " or ".join(driver.key_names)
             raise UserError(
-                f"{driver.model} needs a key of {driver.provider}.",
-                f"Set the environment variable {' or '.join(driver.key_names)}.",
+                f"{driver.model} needs a key of {driver.provider}, and {names} is not set.",
+                f"Set it: export {driver.key_names[0]}=YOUR_KEY. It never enters the sandbox.\n"
+                "Without a key: a server of your own, MODEL@URL, or an agent without an LLM, --agent recipe.",
             )
         self._driver, self._key, self._tape, self._prices = driver, key, tape, prices
         self._rules = RequestRules((driver.model, *also), allow_server_tools)

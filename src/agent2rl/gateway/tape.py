@@ -12,7 +12,6 @@ the nearest exchange.
 
 import asyncio
 import base64
-import fcntl
 import hashlib
 import json
 import re
@@ -29,6 +28,7 @@ from pydantic import ValidationError
 from agent2rl.core.errors import UserError
 from agent2rl.core.llm import Outcome, Wire
 from agent2rl.core.records import Record
+from agent2rl.core.unix import fcntl
 from agent2rl.gateway.errors import RequestRefused, UpstreamFailure
 from agent2rl.gateway.keys import Key
 from agent2rl.gateway.request_parsing import Kind, ParsedRequest, RouteMatch

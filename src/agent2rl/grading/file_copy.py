@@ -4,7 +4,6 @@ A file is hashed while its last chunk is written, and the disk begins to write w
 """
 
 import ctypes
-import fcntl
 import hashlib
 import os
 import tempfile
@@ -13,10 +12,12 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
+from agent2rl.core.unix import O_CLOEXEC, O_NOFOLLOW, fcntl
+
 CHUNK = 4 * 2**20
 FICLONE = 0x40049409
 """The ioctl that lets one file share the blocks of another, if the filesystem supports it."""
-COPY = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+COPY = os.O_RDWR | os.O_CREAT | os.O_EXCL | O_NOFOLLOW | O_CLOEXEC
 FILE_MODE = 0o644
 """Set despite the umask: the grading child may be another user. The run directory keeps all others out."""
 SYNC_FILE_RANGE_WRITE = 2
@@ -107,6 +108,6 @@ def _start_writeback(target: int, size: int) -> None:
         _SYNC_FILE_RANGE(target, begin, size, SYNC_FILE_RANGE_WRITE)  # an error only costs time
 
 
-_SYNC_FILE_RANGE = getattr(ctypes.CDLL(None), "sync_file_range", None)
+_SYNC_FILE_RANGE = getattr(ctypes.CDLL(None), "sync_file_range", None) if os.name == "posix" else None
 if _SYNC_FILE_RANGE:
     _SYNC_FILE_RANGE.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)

@@ -35,6 +35,7 @@ from pydantic import ValidationError
 from agent2rl.core.engine import CHAT_FORMAT_FILE
 from agent2rl.core.errors import GradingError, MachineError, Refusal
 from agent2rl.core.grading_records import FileHash, Manifest
+from agent2rl.core.unix import O_CLOEXEC, O_DIRECTORY, O_NOCTTY, O_NOFOLLOW, O_NONBLOCK
 from agent2rl.grading.file_copy import copy_and_hash, share_blocks
 from agent2rl.grading.file_hashes import FileHashCache
 from agent2rl.grading.untrusted_model_files import INDEX, SAVE_HINT, SINGLE
@@ -120,8 +121,8 @@ LARGE_BYTES = 8 * 2**20
 """Files from this size on are copied side by side, after all others."""
 MOST_COPIERS = 8
 PATH_LENGTH = 4096
-DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+DIRECTORY = os.O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC
+FILE = os.O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC
 FOLDER_MODE = 0o755
 """Set despite the umask: the grading child may be another user. The run directory keeps all others out."""
 

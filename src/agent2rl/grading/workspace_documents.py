@@ -27,6 +27,8 @@ from typing import IO, cast
 
 import numpy as np
 
+from agent2rl.core.unix import O_CLOEXEC, O_DIRECTORY, O_NOCTTY, O_NOFOLLOW, O_NONBLOCK
+
 # Extraction of text from any file, in chunks.
 
 Stream = IO[bytes]
@@ -165,8 +167,8 @@ def _find_tensors_begin(reader: Stream, head: bytes) -> int:
     return 8 + length if floats and size == 8 + length + end else 0
 
 
-DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+DIRECTORY = os.O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC
+FILE = os.O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC
 TELLING = re.compile(
     r"\.(py|ipynb|sh|md|txt|log|jsonl?|csv|tsv|ya?ml|toml|xml|html|sql|gz|bz2|xz|zip|parquet|arrow|pkl|pickle"
     r"|npy|npz|db|sqlite)$",

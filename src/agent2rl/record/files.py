@@ -10,6 +10,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from agent2rl.core.unix import O_DIRECTORY
+
 
 def canonical_json(value: Any) -> str:
     """Return the canonical JSON of a value: the same bytes on every machine."""
@@ -95,7 +97,10 @@ def remove_tree(path: Path) -> None:
 
 
 def sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    """Make the names in a directory durable, where the system can open directories."""
+    if not O_DIRECTORY:
+        return
+    descriptor = os.open(directory, os.O_RDONLY | O_DIRECTORY)
     try:
         os.fsync(descriptor)
     finally:

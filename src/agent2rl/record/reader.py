@@ -9,7 +9,7 @@ from typing import Literal, TypeVar
 from pydantic import ValidationError
 
 from agent2rl.core.errors import UserError
-from agent2rl.core.events import TimelineEvent
+from agent2rl.core.events import EARLIER_SOURCES, TimelineEvent
 from agent2rl.core.grading_records import (
     Contamination,
     ContaminationSummary,
@@ -19,7 +19,7 @@ from agent2rl.core.grading_records import (
 )
 from agent2rl.core.llm import LlmExchange
 from agent2rl.core.network import NetworkRequest
-from agent2rl.core.records import PythonLock, Record, RunResult, RunSpec
+from agent2rl.core.records import PythonLock, Record, RolloutCounts, Rollouts, RunResult, RunSpec
 from agent2rl.core.self_reports import AttemptClaims, Transcript
 from agent2rl.record import ledger
 from agent2rl.record.paths import RunPaths
@@ -122,6 +122,23 @@ def read_results(path: Path) -> list[ExampleResult]:
 def read_events(paths: RunPaths, notes: list[str]) -> list[TimelineEvent]:
     """Read the timeline as far as possible."""
     return _read_lines(paths.events, TimelineEvent, notes)
+
+
+def read_rollouts(paths: RunPaths) -> Rollouts | None:
+    """Sum up what a run has played in its task's world so far; None if the timeline has nothing of it."""
+    parsed = [rollouts for event in read_events(paths, []) if (rollouts := parse_rollouts(event))]
+    return sum(parsed, Rollouts()) if parsed else None
+
+
+def parse_rollouts(event: TimelineEvent) -> Rollouts | None:
+    """Return the rollouts that an event adds; None if it is another event, or damaged."""
+    source = str(event.data.get("source"))
+    if event.kind != "rollouts" or EARLIER_SOURCES.get(source, source) not in Rollouts.model_fields:
+        return None
+    counts = {name: value for name, value in event.data.items() if name in RolloutCounts.model_fields}
+    with suppress(ValidationError):
+        return Rollouts.model_validate({source: counts})
+    return None
 
 
 def read_usage(paths: RunPaths, notes: list[str]) -> list[LlmExchange]:

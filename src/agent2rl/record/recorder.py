@@ -65,7 +65,10 @@ class Recorder:
         try:
             paths.root.mkdir(parents=True, mode=0o700)
         except OSError as error:
-            raise UserError(f"Cannot create the run directory {paths.root}: {error.strerror}.") from error
+            raise UserError(
+                f"Cannot create the run directory {paths.root}: {error.strerror}.",
+                "Name a directory that you can write to: --runs-dir DIR.",
+            ) from error
         recorder = cls(paths, notify, RunLock(paths.lock), ResumeState())
         write_record(paths.spec, spec)
         recorder._record_opening(spec)

@@ -5,24 +5,28 @@ The time is written into the file, because copying the run directory would chang
 Readers never take the lock, not even briefly, because that could block a harness that starts at that moment.
 """
 
-import fcntl
 import math
 import os
 import struct
 import subprocess
 import sys
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from agent2rl.core.errors import UserError
+from agent2rl.core.errors import MachineError, UserError
+from agent2rl.core.unix import O_CLOEXEC, O_NONBLOCK, fcntl
 from agent2rl.record import heartbeat
 from agent2rl.record.heartbeat import BEAT_SECONDS
 
 FLOCK_FORMAT = "hhqqi0q"
 """The kernel's struct flock: type, whence, start, length, process."""
 DIE_SECONDS = 5.0
+HEARTBEAT_BYTES = 100
+ALIVE_SECONDS = 60.0
+"""A heartbeat of the last minute counts as alive; clocks of two machines may differ."""
 
 
 class Heartbeat(NamedTuple):
@@ -90,29 +94,42 @@ class RunLock:
                     os.pwrite(self._file, heartbeat.format_heartbeat(), 0)
 
     def _read_heartbeat(self) -> Heartbeat | None:
-        try:
-            time, *monotonic = (float(each) for each in os.pread(self._file, 100, 0).split())
-        except ValueError:
-            return None
-        if not all(map(math.isfinite, (time, *monotonic))):
-            return None
-        return Heartbeat(time, monotonic[0] if monotonic else None)
+        return _parse_heartbeat(os.pread(self._file, HEARTBEAT_BYTES, 0))
+
+
+def _parse_heartbeat(text: bytes) -> Heartbeat | None:
+    try:
+        at, *monotonic = (float(each) for each in text.split())
+    except ValueError:
+        return None
+    if not all(map(math.isfinite, (at, *monotonic))):
+        return None
+    return Heartbeat(at, monotonic[0] if monotonic else None)
 
 
 def is_held(path: Path) -> bool:
-    """Return whether a harness holds the lock."""
+    """Return whether a harness holds the lock; on systems without such locks, whether its heart beats."""
     try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # do not block if it is a pipe
+        file = os.open(path, os.O_RDONLY | O_CLOEXEC | O_NONBLOCK)  # do not block if it is a pipe
     except OSError:  # missing, or not accessible
         return False
     try:
         reply = fcntl.fcntl(file, fcntl.F_OFD_GETLK, _pack_flock())
     except OSError:  # not a file that can be locked
         return False
+    except (AttributeError, MachineError):  # not Linux
+        return _has_fresh_heartbeat(file)
     finally:
         os.close(file)
     kind: int = struct.unpack(FLOCK_FORMAT, reply)[0]
     return kind != fcntl.F_UNLCK
+
+
+def _has_fresh_heartbeat(file: int) -> bool:
+    with suppress(OSError):
+        beat = _parse_heartbeat(os.read(file, HEARTBEAT_BYTES))
+        return beat is not None and abs(time.time() - beat.time) < ALIVE_SECONDS
+    return False
 
 
 def _pack_flock() -> bytes:

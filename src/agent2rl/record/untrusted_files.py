@@ -16,13 +16,15 @@ from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from itertools import islice
 from pathlib import Path, PurePosixPath
-from typing import NoReturn
+from typing import BinaryIO, NoReturn
 
 from pydantic import JsonValue
 
-DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+from agent2rl.core.unix import O_CLOEXEC, O_DIRECTORY, O_NOCTTY, O_NOFOLLOW, O_NONBLOCK, read_at
+
+DIRECTORY = os.O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC
+FILE = os.O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC
+NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | O_NOFOLLOW | O_CLOEXEC
 
 
 @contextmanager
@@ -39,6 +41,30 @@ def open_folder(root: Path, parts: Sequence[str | bytes]) -> Iterator[int]:
         os.close(directory)
 
 
+@contextmanager
+def _open_plain_file(root: Path, name: str) -> Iterator[BinaryIO]:
+    """Open a plain file below a directory; anything else is an OSError."""
+    *folders, last = PurePosixPath(name).parts
+    if os.open not in os.supports_dir_fd:  # Windows: checked first, so the agent must have ended
+        descriptor = _open_by_path(root, (*folders, last))
+    else:
+        with open_folder(root, folders) as directory:
+            descriptor = os.open(last, FILE, dir_fd=directory)
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(f"{name} is not a plain file")
+        yield file
+
+
+def _open_by_path(root: Path, parts: Sequence[str]) -> int:
+    path = root
+    for part in parts:
+        path = path / part
+        if part == ".." or Path(part).name != part or path.is_symlink():
+            raise OSError(f"{path} leads elsewhere")
+    return os.open(path, FILE)
+
+
 def sanitize_line(text: str, most: int) -> str:
     """Return text of an agent as one shortened line without control characters."""
     cut = text if len(text) <= most else text[: most - 1] + "…"
@@ -47,31 +73,22 @@ def sanitize_line(text: str, most: int) -> str:
 
 def read_untrusted_file(root: Path, name: str, most_bytes: int) -> bytes | None:
     """Return the first bytes of a plain file, or None if there is none."""
-    *folders, last = PurePosixPath(name).parts
     try:
-        with (
-            open_folder(root, folders) as directory,
-            open(os.open(last, FILE, dir_fd=directory), "rb") as file,
-        ):
-            return file.read(most_bytes) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else None
+        with _open_plain_file(root, name) as file:
+            return file.read(most_bytes)
     except OSError:
         return None
 
 
 def read_untrusted_slice(root: Path, name: str, begin: int, end: int, most_bytes: int) -> bytes:
     """Return a part of a plain file; of a part over `most_bytes` only the beginning and the end."""
-    *folders, last = PurePosixPath(name).parts
     try:
-        with (
-            open_folder(root, folders) as directory,
-            open(os.open(last, FILE, dir_fd=directory), "rb") as file,
-        ):
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                return b""
+        with _open_plain_file(root, name) as file:
             if end - begin <= most_bytes:
-                return os.pread(file.fileno(), max(0, end - begin), begin)
+                return read_at(file.fileno(), max(0, end - begin), begin)
             half = most_bytes // 2
-            return os.pread(file.fileno(), half, begin) + b"\n" + os.pread(file.fileno(), half, end - half)
+            tail = read_at(file.fileno(), half, end - half)
+            return read_at(file.fileno(), half, begin) + b"\n" + tail
     except (OSError, ValueError):
         return b""
 

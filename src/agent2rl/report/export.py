@@ -7,7 +7,6 @@ atif      each driven agent's trajectory, in the format that Harbor and others r
 """
 
 import csv
-import fcntl
 import io
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,6 +18,7 @@ from pydantic import JsonValue, ValidationError
 from agent2rl.analysis.atif import build_trajectory
 from agent2rl.core.errors import MachineError, UserError
 from agent2rl.core.records import RunResult
+from agent2rl.core.unix import fcntl
 from agent2rl.record.files import write_atomically
 from agent2rl.record.paths import RunPaths
 from agent2rl.record.reader import RunView, read_run, read_transcript

@@ -34,8 +34,11 @@ MOST_HOSTS, MOST_PACKAGES = 5, 20
 """How many hosts and packages a row lists."""
 
 
-def build_headline_rows(view: RunView) -> Rows:
-    """Return what was run and what the result is."""
+def build_headline_rows(view: RunView, played: Rollouts | None = None) -> Rows:
+    """Return what was run and what the result is.
+
+    `played` is what a run without a result has played in its task's world so far.
+    """
     spec = view.spec
     rows: Rows = [
         ("run", view.paths.run_id),
@@ -68,6 +71,9 @@ def build_headline_rows(view: RunView) -> Rows:
         rows.append(("baseline", format_score(view.baseline)))
     if view.result:
         rows += _build_result_rows(view.result, view.spec.budget)
+    elif played:
+        rows += build_rollout_rows(played)
+        rows.append(("environment steps", describe_step_budget(played, spec.budget)))
     if view.submissions:
         rows.append(("weights kept", describe_kept_weights(view.submissions)))
     if view.warning:

@@ -44,6 +44,8 @@ PIP_FLAGS = (
     *("install", "--quiet", "--no-input", "--disable-pip-version-check", "--no-warn-script-location"),
     *("--progress-bar=off", "--break-system-packages"),  # the target belongs to this package alone
 )
+CONNECTION_FAILURE = re.compile(r"Failed to establish a new connection: [^'\")]*|name resolution|timed out")
+"""The reason in what pip prints when it tries again."""
 PIP_UNREACHABLE = (
     "NewConnectionError",
     "NameResolutionError",
@@ -81,9 +83,10 @@ def pip_install(what: str, requirements: tuple[str, ...], python: Path | None = 
         return
     said = (done.stdout + done.stderr).decode(errors="replace")
     if any(name in said for name in PIP_UNREACHABLE):
+        reason = CONNECTION_FAILURE.search(said)
         raise WorldError(
-            f"pip cannot reach its index for {what}: {find_error_line(said, 'Error')}",
-            "Try again with a network, or name an index that answers in PIP_INDEX_URL.",
+            f"pip cannot reach its index for {what}: {reason[0] if reason else 'the connection fails'}.",
+            "Try again with a network, or name an index that answers: PIP_INDEX_URL=URL.",
         )
     if "No matching distribution" in said:
         raise UserError(

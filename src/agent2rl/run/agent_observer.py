@@ -23,10 +23,9 @@ from dataclasses import dataclass
 from queue import Empty, Full, Queue
 from typing import Self
 
-from inotify_simple import INotify, flags
-
 from agent2rl.core.events import ProcessEnd, ProcessStart, ResourceSample
 from agent2rl.core.sandbox import Mount, Process
+from agent2rl.core.unix import inotify_simple
 from agent2rl.record import untrusted_files
 from agent2rl.record.recorder import Recorder
 from agent2rl.record.revisions import Revision, RevisionRecorder
@@ -172,7 +171,6 @@ EACH_SECONDS = 0.02
 """Additional delay of the next revision for each existing one."""
 MOST_WATCHED = 256
 CODE_FULL = "Too much code to record. From here on only the hashes of large files are kept."
-CHANGES = flags.CREATE | flags.CLOSE_WRITE | flags.MOVED_TO | flags.MOVED_FROM | flags.DELETE | flags.ONLYDIR
 
 
 class RevisionWatcher:
@@ -237,7 +235,7 @@ class RevisionWatcher:
 
     def _watch_until_end(self) -> None:
         try:
-            with INotify() as events:
+            with inotify_simple.INotify() as events:
                 while not self._ended.is_set():
                     self._add_watches(events, self._reader.folders)
                     if self._wait_for_change(events):
@@ -246,13 +244,15 @@ class RevisionWatcher:
         except Exception:  # then only submissions are pinned
             self._recorder.record_event("fault", where="watching code", trace=traceback.format_exc())
 
-    def _add_watches(self, events: INotify, folders: Iterable[tuple[bytes, ...]]) -> None:
+    def _add_watches(self, events: "inotify_simple.INotify", folders: Iterable[tuple[bytes, ...]]) -> None:
         code = [path for path in folders if not path or path[0] == CODE.encode()]
+        flags = inotify_simple.flags
+        changes = flags.CREATE | flags.CLOSE_WRITE | flags.MOVED_TO | flags.MOVED_FROM | flags.DELETE
         for path in code[:MOST_WATCHED]:
             with suppress(OSError), untrusted_files.open_folder(self._reader.root, path) as descriptor:
-                events.add_watch(f"/proc/self/fd/{descriptor}", CHANGES)
+                events.add_watch(f"/proc/self/fd/{descriptor}", changes | flags.ONLYDIR)
 
-    def _wait_for_change(self, events: INotify) -> bool:
+    def _wait_for_change(self, events: "inotify_simple.INotify") -> bool:
         """Wait until something changed and then stayed unchanged for a moment, or until the next poll."""
         until = time.monotonic() + LOOK_SECONDS
         while not self._ended.is_set() and time.monotonic() < until:

@@ -239,7 +239,7 @@ def _translate_hub_errors(hub: Any, repo: str, revision: str) -> Iterator[None]:
 
 def _make_unreachable_error(repo: str, revision: str, why: str) -> WorldError:
     return WorldError(
-        f"The hub cannot be reached, and {repo}@{revision} is not whole in its cache{why}.",
+        f"The hub cannot be reached, and {repo}@{revision} is not complete in its cache{why}.",
         "Check the network, HF_ENDPOINT and HF_HOME, or name a model directory.",
     )
 

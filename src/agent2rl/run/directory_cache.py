@@ -1,13 +1,17 @@
 """Cache directories atomically, and never use a damaged one.
 
+A directory is filled beside its place and then moved there. If the process is killed meanwhile, the next one
+that needs the directory removes what is left and starts again.
+
 models/abacus/                    quick to write: written each time and compared
 models/smollm2-135m-…/            slow to build: built once, then checked against its record
 models/smollm2-135m-….json        the record: every file with its sha256
 """
 
-import fcntl
+import re
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,10 +21,12 @@ from safetensors import SafetensorError
 
 from agent2rl.core.errors import MachineError
 from agent2rl.core.grading_records import Manifest
+from agent2rl.core.unix import fcntl
 from agent2rl.grading.file_hashes import FileHashCache
 from agent2rl.grading.freeze import compute_manifest
-from agent2rl.record.files import write_record
+from agent2rl.record.files import remove_tree, write_record
 
+ABANDONED_SECONDS = 86400.0
 Write = Callable[[Path], None]
 """Function that fills an empty directory."""
 
@@ -28,7 +34,8 @@ Write = Callable[[Path], None]
 def write_if_changed(target: Path, write: Write) -> Path:
     """Write the directory, and replace the old one if they differ."""
     try:
-        with _make_staging_directory(target) as partial:
+        _make_private_directory(target.parent)
+        with _make_staging_directory(target, ABANDONED_SECONDS) as partial:
             write(partial)
             _make_world_readable(partial)
             if not target.is_dir() or compute_manifest(target) != compute_manifest(partial):
@@ -99,10 +106,19 @@ def _matches_record(target: Path, record: Path, hashes: FileHashCache | None) ->
 
 
 @contextmanager
-def _make_staging_directory(target: Path) -> Iterator[Path]:
-    """Yield an empty directory next to the target; it is deleted afterwards unless it was moved."""
-    _make_private_directory(target.parent)
-    partial = Path(tempfile.mkdtemp(prefix=".preparing-", dir=target.parent))
+def _make_staging_directory(target: Path, abandoned_seconds: float = 0.0) -> Iterator[Path]:
+    """Yield an empty directory next to the target; it is deleted afterwards unless it was moved.
+
+    Others for the same target that are older than `abandoned_seconds` are deleted first: processes that were
+    killed left them. Who holds the target's lock need not wait.
+    """
+    prefix = f".preparing-{target.name}-"
+    ours = re.compile(re.escape(prefix) + "[a-z0-9_]+")  # no hyphen: not those of a longer name
+    for path in filter(lambda path: ours.fullmatch(path.name), target.parent.iterdir()):
+        with suppress(OSError):  # it was moved into place meanwhile
+            if time.time() - path.stat().st_mtime >= abandoned_seconds:
+                remove_tree(path)
+    partial = Path(tempfile.mkdtemp(prefix=prefix, dir=target.parent))
     try:
         yield partial
     finally:

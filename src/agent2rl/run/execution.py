@@ -4,7 +4,6 @@ A resumed run takes the same path. Each step skips what the record already has.
 """
 
 import logging
-import resource
 import threading
 import time
 import traceback
@@ -14,10 +13,11 @@ from pathlib import Path
 
 from agent2rl import registry
 from agent2rl.core.agent import Agent, Brief
-from agent2rl.core.errors import Agent2RLError
+from agent2rl.core.errors import Agent2RLError, explain_full_disk
 from agent2rl.core.records import RunResult, RunSpec
 from agent2rl.core.sandbox import AUTO_SANDBOX, ServiceSocket
 from agent2rl.core.task import Task
+from agent2rl.core.unix import resource
 from agent2rl.grading.agent_clock import AgentClock
 from agent2rl.grading.api import create_grading_app
 from agent2rl.grading.baseline import BaselineGrader
@@ -120,7 +120,8 @@ def _execute_run(
             recorder.record_event("fault", where="run", trace=traceback.format_exc())
             if run.leave_open_on_error:
                 raise
-            outcome.mark_failed(f"Internal error of agent2rl or a plugin: {type(error).__name__}: {error}")
+            internal = f"Internal error of agent2rl or a plugin: {type(error).__name__}: {error}"
+            outcome.mark_failed(str(explain_full_disk(error) or internal))
         if stop.is_set():
             outcome.ending = "interrupted"
         if spec.keep == "none":

@@ -12,6 +12,7 @@ from agent2rl.core.grading_records import Split
 from agent2rl.core.records import Isolation
 from agent2rl.core.sandbox import AUTO_SANDBOX
 from agent2rl.core.task import Example, JointEvaluator, ModelEvaluator, Task
+from agent2rl.core.unix import SYSTEM_NAMES
 from agent2rl.environments.search.backend_names import KEYS as SEARCH_KEYS
 from agent2rl.environments.search.backend_names import KNOWN, open_backend
 from agent2rl.grading.grading_child import GradingChild
@@ -30,6 +31,13 @@ WRONG = "I do not know."
 PROBE = "capital of France"
 COMPARISONS, MOST_WON = 20, 10.0
 """Comparisons to try a judge with, and the percentage of them that a wrong answer may win at most."""
+READING = (
+    "show, report, view, leaderboard, verify, transcript, revisions and export work here, on runs from Linux"
+)
+LINUX_ELSEWHERE = "Install agent2rl in a Linux container or virtual machine, or on a Linux server."
+LINUX_ON = {
+    "Windows": "Install agent2rl in WSL 2 (`wsl --install`), in a Linux container, or on a Linux server."
+}
 NO_PROXY = grading_proxy_setup.GradingProxyOptions()
 
 
@@ -59,6 +67,17 @@ def check_machine(
     yield _check_embedded_data(settings.cache)
     yield from more
     yield make_verdict([each.isolation for each in tried])
+
+
+def check_other_system(system: str, settings: Settings) -> Iterator[PreflightFinding]:
+    """Say what works on a system that is not Linux: whatever only reads runs."""
+    yield PreflightFinding("reading runs", "ok", READING)
+    sandboxes = [name for name in registry.list_names("sandboxes") if name not in ("auto", "local")]
+    hint = f"{LINUX_ON.get(system, LINUX_ELSEWHERE)} There, agents are isolated by {' or '.join(sandboxes)}."
+    yield PreflightFinding(
+        "runs", "broken", f"need Linux, and this is {SYSTEM_NAMES.get(system, system)}", hint
+    )
+    yield _check_cache(settings.cache)
 
 
 def check_agent_python(path: Path, settings: Settings, sandbox: str) -> PreflightFinding:

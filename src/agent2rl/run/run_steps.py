@@ -57,6 +57,11 @@ from agent2rl.run.private_places import PrivateSandbox, find_private_places
 from agent2rl.run.sandbox_choice import choose_sandbox, try_sandbox
 from agent2rl.run.settings import Settings, read_secrets
 
+NO_GPU_HINT = (
+    "Leave it out: the miniature tasks need no GPU. If this machine has one, `nvidia-smi` must list it, and "
+    "CUDA_VISIBLE_DEVICES must not hide it."
+)
+
 
 @dataclass
 class RunOutcome:
@@ -183,7 +188,7 @@ def prepare_sandbox(
     recorder.record_entry("isolation", **isolation.model_dump(mode="json"))
     if isolation.broken:
         broken = isolation.broken[0]
-        raise MachineError(f"The sandbox failed its self-test: {broken.name}.", broken.hint)
+        raise MachineError(f"The sandbox failed its self-test ({broken.name!r} does not hold).", broken.hint)
     return tried.sandbox, isolation
 
 
@@ -348,8 +353,8 @@ def require_gpus(spec: RunSpec, settings: Settings) -> None:
     gpus = assign_gpus(spec, settings)
     if spec.budget.gpu_seconds is not None and not gpus.agent:
         raise UserError(
-            "The agent has no GPU whose time could be limited.",
-            "Leave out --max-gpu-hours, or set CUDA_VISIBLE_DEVICES to the GPUs of the run.",
+            "--max-gpu-hours limits GPU time, but this run has no GPU.",
+            NO_GPU_HINT,
         )
 
 

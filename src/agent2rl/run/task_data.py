@@ -52,7 +52,7 @@ def _run_script_once(
 
 def _run_script(script: DataScript, target: Path, cache: Path, sandbox: Sandbox) -> None:
     """Run the script in a sandbox and move what it wrote to the target."""
-    here = Path(tempfile.mkdtemp(prefix="script-", dir=cache))
+    here = Path(tempfile.mkdtemp(prefix=".script-", dir=target))  # removed with the target if this is killed
     try:
         work, scratch, log = here / "work", here / "scratch", here / "log"
         for directory in (work, scratch):

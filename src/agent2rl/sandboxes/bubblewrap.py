@@ -28,6 +28,7 @@ from typing import get_args
 from agent2rl.core.errors import MachineError
 from agent2rl.core.records import Isolation
 from agent2rl.core.sandbox import Command, Enclosure, Exit, Mount, Process, Role, Sandbox
+from agent2rl.core.system_packages import suggest_install
 from agent2rl.sandboxes import resource_limits, seccomp, selftest, supervise, view
 from agent2rl.sandboxes.gpu_devices import renumber_visible_gpus
 from agent2rl.sandboxes.supervise import (
@@ -144,8 +145,7 @@ def _find_program(program: str, package: str) -> str:
     path = shutil.which(program)
     if path is None:
         raise MachineError(
-            f"{program} is not installed.",
-            f"Install it with `apt-get install {package}` or `dnf install {package}`.",
+            f"The sandbox needs the program {program}, which is not installed.", suggest_install(package)
         )
     return path
 

@@ -22,9 +22,9 @@ from agent2rl.core.sandbox import Enclosure, Process
 
 # Measuring processes, memory and disk
 
-PAGE = os.sysconf("SC_PAGE_SIZE")
-TICKS = os.sysconf("SC_CLK_TCK")
-BOOTED = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0
+TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 0
+BOOTED = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else 0.0
 DEEPEST = 256
 """One descriptor is held for each level while a tree is measured."""
 

@@ -3,7 +3,6 @@
 It shows that the promises hold on this machine today. It does not show that there is no other way out.
 """
 
-import fcntl
 import json
 import os
 import socket
@@ -18,6 +17,7 @@ from pathlib import Path
 from agent2rl.core.errors import Agent2RLError, MachineError
 from agent2rl.core.records import Isolation, Limits, Promise
 from agent2rl.core.sandbox import Command, Enclosure, Mount, Sandbox, ServiceSocket
+from agent2rl.core.unix import fcntl
 from agent2rl.sandboxes import start_failures
 
 PROBE = Path(__file__).with_name("probe.py")

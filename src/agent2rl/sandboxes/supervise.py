@@ -37,6 +37,7 @@ from agent2rl.core.sandbox import (
     Role,
     SandboxPython,
 )
+from agent2rl.core.unix import O_CLOEXEC, O_DIRECTORY, O_NOFOLLOW
 from agent2rl.sandboxes import start_failures
 from agent2rl.sandboxes.resource_limits import LimitGuard
 
@@ -44,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 # Mount points in the workspace
 
-DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+DIRECTORY = os.O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC
 
 
 def resolve_enclosure(enclosure: Enclosure) -> Enclosure:

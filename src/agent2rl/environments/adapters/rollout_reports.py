@@ -322,7 +322,8 @@ def _post_report(
 
 ROLLOUT_REPORTER = RolloutReporter(os.environ.get("GRADING_SERVER_URL"), os.environ.get("ROLLOUT_KEY"))
 """The reporter of this process."""
-os.register_at_fork(after_in_child=ROLLOUT_REPORTER.reset_after_fork)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=ROLLOUT_REPORTER.reset_after_fork)
 
 
 def count_steps(world: World) -> World:

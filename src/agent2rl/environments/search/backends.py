@@ -11,7 +11,6 @@ A repeated query is answered from the recording, a failed one is asked again. No
 misspellings, fields.
 """
 
-import fcntl
 import hashlib
 import json
 import logging
@@ -30,6 +29,7 @@ from pydantic import ValidationError
 
 from agent2rl.core.errors import UserError, WorldError
 from agent2rl.core.records import Record
+from agent2rl.core.unix import fcntl
 from agent2rl.environments.retrieval import Bm25Index
 from agent2rl.net.grading_proxy_client import GradingProxyClient, ProxyError
 

@@ -15,7 +15,6 @@ import functools
 import io
 import json
 import random
-import resource
 import signal
 import socket
 import sys
@@ -23,6 +22,7 @@ import time
 import types
 from typing import Any
 
+from agent2rl.core.unix import resource
 from agent2rl.evaluators.code_tests import plain_data
 
 WALL_SECONDS = 6.0

@@ -1,0 +1,53 @@
+"""Which command installs a package of the operating system here.
+
+The distribution is read from os-release (freedesktop.org): its own name first, then those that it is like.
+"""
+
+import os
+from pathlib import Path
+
+OS_RELEASE = (Path("/etc/os-release"), Path("/usr/lib/os-release"))
+COMMANDS = {
+    "debian": "apt-get install",
+    "ubuntu": "apt-get install",
+    "fedora": "dnf install",
+    "rhel": "dnf install",
+    "centos": "dnf install",
+    "amzn": "dnf install",
+    "arch": "pacman -S",
+    "opensuse": "zypper install",
+    "suse": "zypper install",
+    "alpine": "apk add",
+    "nixos": "nix-env -iA",
+}
+"""Name of a distribution in os-release: the command of its package manager."""
+OTHER_NAMES = {
+    ("alpine", "util-linux"): "setpriv",
+    ("nixos", "bubblewrap"): "nixos.bubblewrap",
+    ("nixos", "util-linux"): "nixos.util-linux",
+}
+"""Distributions that call a package differently than Debian."""
+NO_ROOT_NEEDED = {"nixos"}
+
+
+def suggest_install(package: str, os_release: tuple[Path, ...] = OS_RELEASE) -> str:
+    """Return a sentence with the exact command that installs a package, named as in Debian."""
+    for distribution in _read_distributions(os_release):
+        if command := COMMANDS.get(distribution):
+            sudo = "" if distribution in NO_ROOT_NEEDED or _is_root() else "sudo "
+            name = OTHER_NAMES.get((distribution, package), package)
+            return f"Install it: {sudo}{command} {name}"
+    return f"Install the package {package} with your system's package manager."
+
+
+def _read_distributions(os_release: tuple[Path, ...]) -> list[str]:
+    """Return this distribution's name and those of the ones that it is like, the nearest first."""
+    text = next((path.read_text(encoding="utf-8") for path in os_release if path.is_file()), "")
+    fields = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+    names = [fields.get(name, "").strip().strip("\"'") for name in ("ID", "ID_LIKE")]
+    distributions = [each for name in names for each in name.split()]
+    return [each.partition("-")[0] if each.startswith("opensuse") else each for each in distributions]
+
+
+def _is_root() -> bool:
+    return hasattr(os, "geteuid") and os.geteuid() == 0
