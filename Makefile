@@ -5,6 +5,7 @@
 # make test-campaigns  run campaigns on clusters of this machine: Ray, and Slurm where it is installed
 # make test-trackers  mirror runs in W&B offline, Trackio and an MLflow server of this machine
 # make test-thorough  run the long tests that make test leaves out because shorter ones show nearly the same
+# make test-attacks  run the tests of docs/design/attacks.md, the long ones too
 # make test-vllm  grade with vLLM on a CPU (x86_64 only); the first time it is installed (3 GB)
 # make docs   build the site of docs/ into build/site      (links are checked by make test)
 # make lock   pin the versions anew                       make clean  remove what set-up made
@@ -29,7 +30,7 @@ IN_PROCESSES := -n 4 --dist loadfile --no-loadscope-reorder
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help demo test test-quick test-agents test-campaigns test-trackers test-vllm screenshots check docs fix lock clean bubblewrap
-.PHONY: chromium smollm2 lock-agent-gpu test-thorough
+.PHONY: chromium smollm2 lock-agent-gpu test-thorough test-attacks
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -45,6 +46,12 @@ test-quick: $(READY)
 
 test-thorough: $(SMOLLM2) bubblewrap
 	@$(BIN)/python -m pytest -n 2 -m thorough $(ARGS)
+
+# Those that the catalogue of attacks names: what make test leaves out as too long is in, what needs more than
+# its set-up is not.
+test-attacks: $(SMOLLM2) bubblewrap chromium
+	@$(BIN)/python -m pytest $(IN_PROCESSES) -m "not agents and not clusters and not trackers and not vllm" \
+	  $$($(BIN)/python -m scripts.list_attack_tests) $(ARGS)
 
 # All agents of other makers, in whole runs; the first time they are installed (4 GB). With a checkout of
 # RD-Agent, AGENT2RL_PUBLISHED_AGENTS=DIR runs its agent folders (docs/agents.md) instead of rebuilt ones.

@@ -109,6 +109,25 @@ def test_nothing_in_the_directory_is_rejected_with_what_to_do(service: GradingSe
     assert "Save the model, then submit again." in refused.message
 
 
+def test_a_request_that_no_text_can_hold_is_malformed_and_not_an_error_of_the_service(
+    service: GradingService,
+) -> None:
+    bodies = (
+        b'{"model_path": "output/copy", "\\ud800": 1}',
+        b'{"model_path": "\\ud800"}',
+        b'{"model_path": "output/copy", "gpu": "\\udfff"}',
+        b'{"model_path": NaN}',
+        b"[" * 30_000,
+        b"\xff\xfe",
+    )
+    with connect(service) as client:
+        for body in bodies:
+            answer = client.post("/submissions", content=body, headers={"Content-Type": "application/json"})
+            assert answer.status_code == 400, body
+    service.finish_gradings()
+    assert not service.list_submissions()
+
+
 def test_a_verdict_that_cannot_be_written_down_is_told_to_nobody(
     service: GradingService, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

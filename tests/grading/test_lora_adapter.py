@@ -5,6 +5,8 @@ import json
 import os
 import re
 import shutil
+import tracemalloc
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -299,3 +301,58 @@ def test_hostile_numbers_of_names_cost_no_time(tmp_path: Path, base: BaseModel) 
     assert "not of a module in target_modules" in refusal(
         write_adapter(tmp_path / "adapter", target_modules=names), base
     )
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        ((f"{PREFIX}{QUERY}.lora_A.weight", f"{QUERY}.lora_A.weight"), f"{QUERY}.lora_A.weight"),
+        ((f"{PREFIX}{QUERY}.bias", f"{PREFIX}{QUERY}.base_layer.bias"), f"{QUERY}.bias"),
+        (("model.norm.weight", "model.norm.modules_to_save.weight"), "model.norm.weight"),
+    ],
+)
+def test_two_tensors_for_one_place_are_refused(
+    tmp_path: Path, base: BaseModel, names: tuple[str, str], said: str
+) -> None:
+    """Otherwise the order in the file decides which of them is graded."""
+    shape = (RANK, WIDTH) if "lora_A" in said else (WIDTH,)
+    layers = {**USUAL, **{name: draw(*shape, seed=seed) for seed, name in enumerate(names)}}
+    text = refusal(write_adapter(tmp_path / "adapter", layers), base)
+    assert "given twice" in text
+    assert said in text
+
+
+def test_values_beyond_the_range_of_the_merge_are_refused(tmp_path: Path, base: BaseModel) -> None:
+    large = {name: np.full(layer.shape, 1e300) for name, layer in USUAL.items()}
+    assert "NaN or infinity" in refusal(write_adapter(tmp_path / "adapter", large), base)
+
+
+def test_a_tensor_of_any_size_is_refused_in_little_memory(tmp_path: Path, base: BaseModel) -> None:
+    """A replaced vector as a matrix of one row, so that its lora_A may be as long as the file."""
+    adapter, columns = write_adapter(tmp_path / "adapter", r=1, target_modules="all-linear"), 1 << 24
+    shapes = {"model.norm.weight": [1, columns], "model.norm.lora_A.weight": [1, columns]}
+    shapes["model.norm.lora_B.weight"] = [1, 1]
+    header, end = dict[str, object](), 0
+    for name, shape in shapes.items():
+        begin, end = end, end + 2 * prod(shape)
+        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    with (adapter / "adapter_model.safetensors").open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.truncate(8 + len(text) + end)
+    tracemalloc.start()
+    try:
+        assert "of another shape" in refusal(adapter, base) or "parameters" in refusal(adapter, base)
+        assert tracemalloc.get_traced_memory()[1] < 48 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_the_room_for_a_merge_counts_replaced_tensors_in_their_own_precision(
+    tmp_path: Path, base: BaseModel
+) -> None:
+    wide = {**USUAL, f"{PREFIX}{EMBEDDINGS}.weight": draw(ROWS, WIDTH).astype(np.float64)}
+    adapter = read_adapter(write_adapter(tmp_path / "adapter", wide), base)
+    merge_adapter(adapter, tmp_path / "merged")
+    written = (tmp_path / "merged" / "model.safetensors").stat().st_size
+    assert 0 <= written - adapter.merged_bytes < 4096

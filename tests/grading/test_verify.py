@@ -3,12 +3,14 @@
 import json
 import os
 import shutil
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from dulwich.objects import Blob, Commit, ObjectID
 from dulwich.refs import Ref
 from dulwich.repo import Repo
+from pydantic import JsonValue
 
 from agent2rl.grading.verify import verify_run
 from agent2rl.record import ledger
@@ -266,3 +268,50 @@ def test_a_crashed_run_says_what_is_covered_so_far_and_a_resumed_one_is_covered_
     with dying.paths.events.open("a") as file:
         file.write(canonical_json({"time": 1.0, "kind": "warning", "data": {"text": "forged"}}) + "\n")
     assert verify_run(dying.paths).fault == "events.jsonl was changed: it goes on after the run was closed"
+
+
+# Records that somebody else made: the chain fits, and what it says does not
+
+
+def write_forged_run(root: Path, *records: tuple[str, dict[str, JsonValue]]) -> RunPaths:
+    run = RunPaths(root)
+    root.mkdir()
+    run.spec.write_text("{}")
+    with closing(ledger.Ledger(run.ledger, run.ledger_head)) as forged:
+        forged.append("opened", {"spec_sha256": sha256_text("{}")})
+        for kind, data in records:
+            forged.append(kind, data)
+    return run
+
+
+@pytest.mark.parametrize("name", [["x"], {"a": 1}, None, 7, "a\0b", "\ud800", "../../etc/passwd", "x" * 5000])
+def test_a_record_that_pins_no_file_is_a_fault_and_not_a_crash(tmp_path: Path, name: JsonValue) -> None:
+    run = write_forged_run(tmp_path / "run", ("results", {"file": name, "sha256": "0" * 64}))
+    found = verify_run(run)
+    assert not found.holds
+    assert found.fault
+    assert len(found.fault) < 1000
+
+
+@pytest.mark.parametrize("at", [1e300, -1e300, 10**30])
+def test_a_baseline_of_a_time_that_no_calendar_has_is_noted(tmp_path: Path, at: float) -> None:
+    data: dict[str, JsonValue] = {"cached": True, "measured_by": "x", "measured_at": at, "split": "feedback"}
+    run = write_forged_run(tmp_path / "run", ("baseline", data))
+    assert "the ledger does not say of which run" in " ".join(verify_run(run).notes)
+
+
+def test_a_head_before_the_first_record_is_a_fault(tmp_path: Path) -> None:
+    run = write_forged_run(tmp_path / "run")
+    run.ledger_head.write_text('{"index": -1, "hash": "' + "0" * 64 + '"}')
+    assert not verify_run(run).holds
+    run.ledger.write_text("")
+    assert not verify_run(run).holds
+
+
+def test_no_file_name_writes_a_verdict_to_the_terminal(tmp_path: Path) -> None:
+    run = write_forged_run(tmp_path / "run")
+    (run.submissions / "9\x1b[2K\rthe record holds\n").mkdir(parents=True)
+    fault = verify_run(run).fault
+    assert fault is not None
+    assert fault.isprintable()
+    assert "was added" in fault

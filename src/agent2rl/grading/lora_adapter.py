@@ -31,6 +31,7 @@ from agent2rl.grading.base_model import BaseModel
 from agent2rl.grading.freeze import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from agent2rl.grading.model_builder import NUMPY, decode_values, encode_values, row_bytes, write_header
 from agent2rl.grading.untrusted_model_files import (
+    DTYPE_BYTES,
     INDEX,
     MIB,
     SINGLE,
@@ -265,6 +266,11 @@ class LoraAdapter:
         """The merged model's tensors by name, dtype and shape. Updated ones have the values from before."""
         return {**self.base.tensors, **self.replaced}
 
+    @property
+    def merged_bytes(self) -> int:
+        """The size of the merged tensors. A replaced tensor may have a wider precision than the base's."""
+        return sum(tensor.parameters * DTYPE_BYTES[tensor.dtype] for tensor in self.outline.values())
+
     def merge_tensor(self, name: str) -> Iterator[bytes]:
         """Yield the bytes of one merged tensor."""
         update, tensor = self.updates.get(name), self.outline[name]
@@ -281,12 +287,14 @@ def read_adapter(submission: Path, base: BaseModel) -> LoraAdapter:
     settings = read_adapter_settings(read_object(submission / ADAPTER_CONFIG, MIB))
     modules: dict[str, dict[str, Tensor]] = {}
     replaced: dict[str, Tensor] = {}
+    repeated: set[str] = set()
     for name, tensor in read_tensor_file(submission / ADAPTER_WEIGHTS).items():
         module, part = _split_name(name)
-        if part:
-            modules.setdefault(module, {})[part] = tensor
-        else:
-            replaced[module] = tensor
+        places, place = (modules.setdefault(module, {}), part) if part else (replaced, module)
+        if place in places:
+            repeated.add(f"{module}{part}")
+        places[place] = tensor
+    _refuse_faults({"given twice": repeated})
     # The rest looks at modules of the base model alone, whose names and number are not the agent's.
     changed = {*replaced, *(f"{module}.weight" for module in modules)}
     _refuse_faults({"not of the base model": changed - base.tensors.keys()})
@@ -384,12 +392,18 @@ def _refuse_faults(faults: Mapping[str, Set[str]]) -> None:
 
 
 def _require_finite(tensors: Mapping[str, Tensor]) -> None:
-    broken = [name for name, tensor in tensors.items() if not np.isfinite(_read_values(tensor)).all()]
+    broken = [name for name, tensor in tensors.items() if not _is_finite(tensor)]
     if broken:
         raise Refusal(
             f"The adapter has NaN or infinity in {format_values(broken)}.",
             "Lower the learning rate, and train again.",
         )
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    """Read a few megabytes at a time: the tensor has not been compared with the base model's yet."""
+    with np.errstate(over="ignore"):  # a value that is too large for the merge becomes infinite
+        return all(np.isfinite(decode_values(chunk, tensor.dtype)).all() for chunk in read_chunks(tensor))
 
 
 def _read_values(tensor: Tensor) -> Floats:

@@ -67,13 +67,13 @@ class SubmissionGrader:
         directory = self._merged_directory(where)
         self.discard_merged(where)  # left by a crash
         directory.parent.mkdir(parents=True, exist_ok=True)
-        needed, free = self.base.bytes + FREE_BYTES, shutil.disk_usage(directory.parent).free
+        adapter = read_adapter(where.model, self.base)
+        needed, free = adapter.merged_bytes + FREE_BYTES, shutil.disk_usage(directory.parent).free
         if free < needed:
             raise GradingError(
                 f"Merging the adapter takes {needed:,} bytes on the disk; {free:,} are free.",
                 "Delete checkpoints that you do not need, then submit again.",
             )
-        adapter = read_adapter(where.model, self.base)
         return replace(parts, tensors=merge_adapter(adapter, directory))
 
     def _merged_directory(self, where: SubmissionPaths) -> Path:

@@ -27,6 +27,7 @@ PINS = ("results", "lineage", "contamination", "usage", "network", "account")
 STATES = ("submitted", "graded", "dropped")
 """Kinds of entries with the state of a submission."""
 LONGEST_NAME = 300
+LONGEST_FAULT = 1000
 
 
 class UncoveredFiles(Record):
@@ -65,7 +66,7 @@ def verify_run(paths: RunPaths, head: str | None = None) -> Verification:
             files += 1
     return Verification(
         holds=fault is None,
-        fault=fault,
+        fault=None if fault is None else sanitize_line(fault, LONGEST_FAULT),
         records=len(chain.entries),
         files=files,
         head=chain.entries[-1].hash if chain.entries else "",
@@ -79,14 +80,14 @@ def _find_faults(paths: RunPaths, entries: tuple[LedgerEntry, ...]) -> Iterator[
     manifests: dict[int, JsonValue] = {}
     latest: dict[int, Submission] = {}
     graded: set[int] = set()
-    pins = {entry.data.get("file"): entry.index for entry in entries if entry.kind in PINS}
+    pins = {str(entry.data.get("file")): entry.index for entry in entries if entry.kind in PINS}
     for entry in entries:
         data = entry.data
         try:
             if entry.kind == "opened":
                 yield _check_file(paths, "spec.json", data["spec_sha256"])
             elif entry.kind in PINS and data["sha256"] is not None:
-                if pins[data["file"]] == entry.index:  # a resumed run may have rewritten it
+                if pins[str(data["file"])] == entry.index:  # a resumed run may have rewritten it
                     yield _check_file(paths, str(data["file"]), data["sha256"])
             elif entry.kind in STATES:
                 submission = Submission.model_validate(data["submission"])
@@ -307,8 +308,9 @@ def _describe_cached_baseline(entry: LedgerEntry) -> str:
     run, at = entry.data.get("measured_by"), entry.data.get("measured_at")
     source = "the ledger does not say of which run"
     if isinstance(run, str) and isinstance(at, int | float):
-        measured_at = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(at))
-        source = f"run {_sanitize_name(run)} measured it at {measured_at}"
+        with suppress(OverflowError, ValueError, OSError):  # a time that no calendar has
+            measured_at = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(at))
+            source = f"run {_sanitize_name(run)} measured it at {measured_at}"
     split = _sanitize_name(str(entry.data.get("split")))
     return f"the baseline ({split}) was not measured in this run but taken from the cache: {source}"
 

@@ -161,6 +161,8 @@ def _check_head(entries: list[LedgerEntry], head: Path) -> str | None:
         noted = LedgerHead.model_validate_json(head.read_bytes())
     except (ValidationError, OSError):
         return "ledger.head cannot be read"
+    if noted.index < 0:
+        return f"ledger.head names record {noted.index}"
     if noted.index >= len(entries):
         return f"the ledger ends at record {len(entries) - 1}, but record {noted.index} was written"
     if entries[noted.index].hash != noted.hash:

@@ -329,7 +329,7 @@ def is_plain_file(path: Path) -> bool:
     """Return whether the path is an existing regular file, not a link, a pipe or anything else."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)
-    except OSError:
+    except (OSError, ValueError):  # ValueError: no file can have this name
         return False
 
 
