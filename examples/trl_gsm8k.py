@@ -1,6 +1,6 @@
 """GRPO with TRL on word problems. The reward is the task's own score of an answer.
 
-    agent2rl run --task gsm8k-mini --agent script:examples/trl_gsm8k.py --model seedling --budget 8m
+    agent2rl run --task gsm8k-mini --agent script:examples/trl_gsm8k.py --model seedling --budget 10m
 
 It works for any task whose eval.py has `evaluate`. Steps and learning rates suit the seedling; lower the
 rates for larger models.
@@ -9,6 +9,8 @@ rates for larger models.
 import json
 import os
 import runpy
+import sys
+import time
 import urllib.request
 from pathlib import Path
 
@@ -17,13 +19,14 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
 
-WARM_UP_PROBLEMS = 400
-GRPO_STEPS = 60
-QUESTIONS_PER_STEP, ANSWERS_PER_QUESTION = 16, 8
+WARM_UP_PROBLEMS = 1000
+GRPO_STEPS = 40
+QUESTIONS_PER_STEP, ANSWERS_PER_QUESTION = 8, 8
 MAX_ANSWER_TOKENS = 64
 GRADING_SECONDS = 90
 """Time that is left for saving and grading when training ends."""
 
+sys.stdout.reconfigure(line_buffering=True)  # show the trainer's progress at once
 DATA, OUTPUT = Path(os.environ["DATA_PATH"]), Path(os.environ["OUTPUT_DIR"])
 evaluate = runpy.run_path(os.environ["WORKSPACE"] + "/eval.py")["evaluate"]
 
@@ -38,14 +41,18 @@ def call_grader(route, body=None):
 def submit(trainer, name):
     trainer.save_model(str(OUTPUT / name))
     answer = call_grader("/submit", {"model_path": str(OUTPUT / name)})
-    print(name, answer["verdict"], answer["score"], answer["message"], flush=True)
+    print(name, answer["verdict"], answer["score"], answer["message"])
 
 
 class StopInTime(TrainerCallback):
     """Ends training while there is time to grade the result."""
 
+    def on_step_begin(self, args, state, control, **_):
+        self.began = time.monotonic()
+
     def on_step_end(self, args, state, control, **_):
-        if call_grader("/time")["remaining"] < GRADING_SECONDS:
+        next_step_seconds = 1.5 * (time.monotonic() - self.began)
+        if call_grader("/time")["remaining"] < next_step_seconds + GRADING_SECONDS:
             control.should_training_stop = True
 
 

@@ -65,7 +65,7 @@ def test_grpo_in_the_served_world_is_graded_with_its_route_and_its_witnessed_epi
     assert [each.verdict for each in read_run(done.paths).submissions] == ["scored", "scored"], done.log
     played = done.result.rollouts
     assert played is not None
-    assert (played.claimed.episodes, played.served.episodes) == (0, 2 * 8 * 8)
+    assert (played.claimed.episodes, played.served.episodes) == (0, 2 * 4 * 8)
     report = launcher.report(done)
     assert "sft + online-rl" in report
-    assert "128 episodes" in report
+    assert "64 episodes" in report
