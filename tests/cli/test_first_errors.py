@@ -30,7 +30,7 @@ os.fsync = fsync
 """A sitecustomize.py with which nothing can be written to the disk."""
 
 MESSAGES = {
-    "agent2rl demo  (without bubblewrap)": """\
+    "agent2rl run --task gsm8k-mini --sandbox bubblewrap  (without it)": """\
 error: The sandbox failed its self-test ('the sandbox starts' does not hold). The sandbox needs the \
 program bwrap, which is not installed. Install it: sudo apt-get install bubblewrap
 """,
@@ -136,7 +136,7 @@ def test_a_missing_bubblewrap_is_said_with_the_install_line(launcher: RunLaunche
         (programs / name).symlink_to(shutil.which(name) or "/bin/false")
     done = launcher.cli("run", "--task", "gsm8k-mini", "--sandbox", "bubblewrap", PATH=str(programs))
     assert done.returncode == 1
-    expected = MESSAGES["agent2rl demo  (without bubblewrap)"]
+    expected = MESSAGES["agent2rl run --task gsm8k-mini --sandbox bubblewrap  (without it)"]
     line = "Install it: sudo apt-get install bubblewrap"
     assert read_error(done) == expected.replace(line, suggest_install("bubblewrap"))
 
