@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -91,7 +92,9 @@ def test_the_shipped_script_rises_and_its_gain_is_real(launcher: RunLauncher) ->
     assert done.stderr.startswith("watch:  ")  # from its first line on one knows how to look at it
     assert f"view {launcher.runs}" in done.stdout
     (root,) = launcher.runs.glob("*/")
-    assert "figures/scores.svg" in (root / "report" / "report.md").read_text()
+    page = (root / "report" / "report.md").read_text()
+    assert "figures/scores.svg" in page
+    assert re.search(r"\| flexible \| [\d.]+ → [\d.]+ \(heldout; does not rank\) \|", page)
     assert "held out" in (root / "report" / "figures" / "scores.svg").read_text()
     result = json.loads((root / "result.json").read_text())
     assert result["submissions"] == 3
