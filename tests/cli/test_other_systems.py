@@ -180,7 +180,7 @@ def test_check_says_what_works_and_what_does_not(other: OtherSystem) -> None:
         "ok reading runs: show, report, view, leaderboard, verify, transcript, revisions and export "
         "work here, on runs from Linux"
     )
-    assert lines[1].startswith(f"BROKEN runs: need Linux, and this is {name}  → Install agent2rl {where}")
+    assert lines[1].startswith(f"BROKEN runs: need Linux, and this is {name} → Install agent2rl {where}")
     assert "bubblewrap" in lines[1]
     findings = json.loads(other.results["check --json"][1])
     assert [finding["name"] for finding in findings] == ["reading runs", "runs", "cache"]
