@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -91,7 +92,9 @@ def test_the_shipped_script_rises_and_its_gain_is_real(launcher: RunLauncher) ->
     assert done.stderr.startswith("watch:  ")  # from its first line on one knows how to look at it
     assert f"view {launcher.runs}" in done.stdout
     (root,) = launcher.runs.glob("*/")
-    assert "figures/scores.svg" in (root / "report" / "report.md").read_text()
+    page = (root / "report" / "report.md").read_text()
+    assert "figures/scores.svg" in page
+    assert re.search(r"\| flexible \| [\d.]+ → [\d.]+ \(heldout; does not rank\) \|", page)
     assert "held out" in (root / "report" / "figures" / "scores.svg").read_text()
     result = json.loads((root / "result.json").read_text())
     assert result["submissions"] == 3
@@ -109,17 +112,17 @@ def test_the_papers_protocol_ranks_on_the_whole_test_set(launcher: RunLauncher) 
     assert result["best_heldout"] is None
     assert result["score"] == result["best"]["score"]["value"]
     assert result["baseline"]["n"] == 300
-    assert (result["spec"]["protocol"], result["spec"]["profile"]) == ("paper", "paper-gsm8k-1")
-    assert result["baseline"]["how"]["evaluator"].startswith("paper-gsm8k-1+")
+    assert (result["spec"]["protocol"], result["spec"]["profile"]) == ("paper", "paper-gsm8k-2")
+    assert result["baseline"]["how"]["evaluator"].startswith("paper-gsm8k-2+")
     (root,) = launcher.runs.glob("*/")
-    assert json.loads((root / "spec.json").read_text())["profile"] == "paper-gsm8k-1"
+    assert json.loads((root / "spec.json").read_text())["profile"] == "paper-gsm8k-2"
     assert "The answer is N" in (root / "workspace" / "description.md").read_text()
-    assert "paper, profile paper-gsm8k-1" in launcher.cli("show", "latest").stdout
-    assert "paper, profile paper-gsm8k-1" in (root / "report" / "report.md").read_text()
+    assert "paper, profile paper-gsm8k-2" in launcher.cli("show", "latest").stdout
+    assert "paper, profile paper-gsm8k-2" in (root / "report" / "report.md").read_text()
     (exported,) = launcher.cli("export", "jsonl").stdout.splitlines()
-    assert json.loads(exported)["profile"] == "paper-gsm8k-1"
+    assert json.loads(exported)["profile"] == "paper-gsm8k-2"
     board = json.loads(launcher.cli("leaderboard", "--protocol", "paper", "--format", "json").stdout)
-    assert board["tasks"] == ["gsm8k-mini (paper-gsm8k-1)"]
+    assert board["tasks"] == ["gsm8k-mini (paper-gsm8k-2)"]
     assert "No run" in launcher.cli("leaderboard").stderr
 
 

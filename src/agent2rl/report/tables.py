@@ -257,7 +257,7 @@ def _build_sampling_rows(view: RunView) -> Rows:
     for name in scores[-1].metrics if scores else ():
         if "@" not in name or name.endswith(f"@{scores[-1].how.get('samples')}"):
             values = [f"{score.metrics[name]:.2f}" for score in scores if name in score.metrics]
-            rows.append((name, f"{' → '.join(values)} ({scores[-1].split})"))
+            rows.append((name, f"{' → '.join(values)} ({scores[-1].split}; does not rank)"))
     return rows
 
 
