@@ -158,29 +158,37 @@ def print_samples(samples: Sequence[HarnessSample]) -> None:
 
 
 def find_broken_promises(samples: Sequence[HarnessSample], keep: str) -> Iterator[str]:
-    """Compare the samples after a tenth of the submissions with the median of those around a tenth."""
-    most = samples[-1].submissions
+    """Compare the samples after a tenth of the submissions with those around it, and print the figures."""
+    most = samples[-1].submissions if samples else 0
     early = [each for each in samples if 0.05 * most <= each.submissions <= 0.15 * most]
     late = [each for each in samples if each.submissions > 0.15 * most]
     if not early or not late:
         yield "there are too few samples to compare"
         return
-    reference = median(each.resident_bytes for each in early)
-    extremes = [min(each.resident_bytes for each in late), max(each.resident_bytes for each in late)]
-    changes = [extreme / reference - 1 for extreme in extremes]
-    print(f"memory after a tenth: {reference / 1e6:.1f} MB; then from {changes[0]:+.1%} to {changes[1]:+.1%}")
-    if max(map(abs, changes)) > TOLERANCE:
+    if not _is_memory_flat(early, late):
         yield "the memory is not flat"
-    held = max(each.descriptors for each in early)
-    print(f"descriptors after a tenth: at most {held}; then at most {max(each.descriptors for each in late)}")
-    if max(each.descriptors for each in late) > held + SPARE_DESCRIPTORS:
+    if not _is_descriptor_count_flat(early, late):
         yield "the number of descriptors grows"
+    bound = most if keep == "all" else 1 + UNDER_WAY
     copies = max(each.kept_copies for each in samples)
-    bound = {"best": 1 + UNDER_WAY, "none": 1 + UNDER_WAY, "all": most}[keep]
     weights = max(each.weights_bytes for each in samples)
     print(f"copies of weights at once: at most {copies} ({weights / 1e6:.2f} MB); promised: at most {bound}")
     if copies > bound:
         yield "more weights are kept than promised"
+
+
+def _is_memory_flat(early: Sequence[HarnessSample], late: Sequence[HarnessSample]) -> bool:
+    reference = median(each.resident_bytes for each in early)
+    extremes = min(each.resident_bytes for each in late), max(each.resident_bytes for each in late)
+    least, most = (extreme / reference - 1 for extreme in extremes)
+    print(f"memory after a tenth: {reference / 1e6:.1f} MB; then from {least:+.1%} to {most:+.1%}")
+    return -TOLERANCE <= least and most <= TOLERANCE
+
+
+def _is_descriptor_count_flat(early: Sequence[HarnessSample], late: Sequence[HarnessSample]) -> bool:
+    first, most = (max(each.descriptors for each in samples) for samples in (early, late))
+    print(f"descriptors after a tenth: at most {first}; then at most {most}")
+    return most <= first + SPARE_DESCRIPTORS
 
 
 def print_run(paths: RunPaths, result: RunResult) -> None:
