@@ -182,7 +182,7 @@ def _is_memory_flat(early: Sequence[HarnessSample], late: Sequence[HarnessSample
     extremes = min(each.resident_bytes for each in late), max(each.resident_bytes for each in late)
     least, most = (extreme / reference - 1 for extreme in extremes)
     print(f"memory after a tenth: {reference / 1e6:.1f} MB; then from {least:+.1%} to {most:+.1%}")
-    return -TOLERANCE <= least and most <= TOLERANCE
+    return least >= -TOLERANCE and most <= TOLERANCE
 
 
 def _is_descriptor_count_flat(early: Sequence[HarnessSample], late: Sequence[HarnessSample]) -> bool:
