@@ -232,7 +232,10 @@ def prepare_assets(
 
     def check_model(directory: Path) -> None:
         gpus = machine.list_visible_gpus(settings.gpus)
-        findings = model_preflight.check_model(directory, settings.runs, spec.sandbox, spec.engine, gpus)
+        copies = model_preflight.CopyPlan(spec.keep, spec.budget.submissions)
+        findings = model_preflight.check_model(
+            directory, settings.runs, spec.sandbox, spec.engine, gpus, copies
+        )
         model_preflight.require_model_fits(findings, lambda text: recorder.record_event("warning", text=text))
 
     assets = load_assets(
