@@ -14,6 +14,8 @@ from pydantic import Field, model_validator
 
 from agent2rl.core.grading_records import FileHash
 from agent2rl.core.records import Record
+from agent2rl.record.files import sha256_file
+from agent2rl.record.reader import RunView
 
 FORMAT = 1
 RECORD_NAME, SIGNATURE_NAME, FOLDER = "bundle.json", "bundle.json.sig", "run"
@@ -104,6 +106,17 @@ class BundleRecord(Record):
     @property
     def weights(self) -> tuple[FileHash, ...]:
         return tuple(file for file in self.files if WEIGHTS.match(file.path))
+
+
+def list_fingerprints(view: RunView) -> tuple[Fingerprint, ...]:
+    """Return the hashes of what the run began with."""
+    assets = view.result.assets if view.result else ()
+    python = view.agent_python
+    return (
+        Fingerprint(name="specification", sha256=sha256_file(view.paths.spec)),
+        *(Fingerprint(name=asset.name, sha256=asset.sha256) for asset in assets),
+        *([Fingerprint(name="agent's Python", sha256=python.sha256)] if python else []),
+    )
 
 
 def find_fault(record: BundleRecord) -> str | None:

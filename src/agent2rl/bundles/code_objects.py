@@ -1,7 +1,8 @@
 """Bound what the git objects of a bundle inflate to, before a git library reads them.
 
 A kilobyte of zlib data may stand for a megabyte, and the libraries inflate an object in one piece. What our
-recorder writes has plain objects only, so a pack with deltas, which may refer to each other, is refused.
+recorder writes has plain objects only, so a pack with deltas, which may refer to each other, is refused. So is
+an index that names other places of the pack than those at which an object begins.
 """
 
 import zlib
@@ -16,6 +17,8 @@ OBJECTS_BYTES = 4 << 30
 MOST_OBJECTS = 2_000_000
 PACK_HEADER_BYTES = 12
 CHECKSUM_BYTES = 20
+INDEX_BYTES = 64 << 20
+INDEX_HEADER_BYTES, NAME_BYTES, WORD_BYTES = 8 + 256 * 4, 20, 4
 TYPES = {1, 2, 3}
 """Commits, trees and blobs. Not 6 and 7, the deltas, nor 4, tags."""
 
@@ -32,6 +35,9 @@ class ObjectScanner:
         self._size = 0
         self._expected: int | None = None
         self._total = 0
+        self._read_bytes = 0
+        self.offsets: set[int] = set()
+        """Where the objects of a pack begin."""
 
     @classmethod
     def for_pack(cls) -> Self:
@@ -46,6 +52,7 @@ class ObjectScanner:
     def feed(self, data: bytes) -> None:
         """Read more bytes; raise if they are not objects of an acceptable size."""
         self._held += data
+        self._read_bytes += len(data)
         while self._held:
             before, state = len(self._held), self._state
             self._held = self._state(self._held)
@@ -76,6 +83,7 @@ class ObjectScanner:
             raise InvalidBundle("its record of code has objects of a kind that is never recorded")
         if size > OBJECT_BYTES:
             raise InvalidBundle(f"an object of its record of code has {size:,} bytes")
+        self.offsets.add(self._read_bytes - len(data))
         self._expected, self._size, self._inflater = size, 0, zlib.decompressobj()
         self._state = self._inflate
         return data[end + 1 :]
@@ -107,3 +115,16 @@ class ObjectScanner:
     def _read_rest(self, _: bytes) -> bytes:
         """Ignore the checksum, which the git library compares."""
         return b""
+
+
+def read_index_offsets(content: bytes) -> set[int]:
+    """Return the places in a pack that its index names."""
+    count = int.from_bytes(content[INDEX_HEADER_BYTES - WORD_BYTES : INDEX_HEADER_BYTES], "big")
+    begin = INDEX_HEADER_BYTES + count * (NAME_BYTES + WORD_BYTES)
+    end = begin + count * WORD_BYTES
+    if content[:8] != b"\xfftOc\0\0\0\2" or len(content) != end + 2 * CHECKSUM_BYTES:
+        raise InvalidBundle("the index of its record of code is not a git index of less than 2 GiB")
+    places = content[begin:end]
+    return {
+        int.from_bytes(places[place : place + WORD_BYTES], "big") for place in range(0, len(places), WORD_BYTES)
+    }

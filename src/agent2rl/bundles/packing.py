@@ -27,10 +27,10 @@ from agent2rl.bundles.bundle_record import (
     SIGNATURE_NAME,
     WEIGHTS,
     BundleRecord,
-    Fingerprint,
     LeftOutFiles,
     ScrubbedFile,
     find_name_fault,
+    list_fingerprints,
 )
 from agent2rl.bundles.secret_scan import FoundSecret, SecretScanner, refuse_secrets, scan_code
 from agent2rl.bundles.signatures import sign_record
@@ -38,7 +38,6 @@ from agent2rl.core.errors import UserError
 from agent2rl.core.events import FileSeen
 from agent2rl.core.grading_records import FileHash
 from agent2rl.grading.verify import verify_run
-from agent2rl.record.files import sha256_file
 from agent2rl.record.paths import RunPaths, is_plain_file, list_run_files
 from agent2rl.record.reader import RunView, read_events, read_run
 from agent2rl.record.untrusted_files import open_plain_file
@@ -101,7 +100,7 @@ def write_bundle(
         raise UserError(f"{target} already exists.", "Choose another name with --output, or delete it.")
     view = require_finished_run(paths)
     head = _require_intact_record(paths)
-    with TemporaryDirectory(prefix="agent2rl-") as folder:
+    with TemporaryDirectory(prefix="agent2rl-bundle-") as folder:
         left_out = list(_list_left_out(view, options))
         sources = _list_sources(view, _find_report(paths, Path(folder)), left_out)
         if (paths.revisions.is_dir()) and not options.without_code:
@@ -245,17 +244,6 @@ def _make_record(
     except ValidationError as error:
         reason = str(error.errors()[0]["msg"]).removeprefix("Value error, ")
         raise UserError(f"{view.paths.run_id} cannot be bundled: {reason}.") from error
-
-
-def list_fingerprints(view: RunView) -> tuple[Fingerprint, ...]:
-    """Return the hashes of what the run began with."""
-    assets = view.result.assets if view.result else ()
-    python = view.agent_python
-    return (
-        Fingerprint(name="specification", sha256=sha256_file(view.paths.spec)),
-        *(Fingerprint(name=asset.name, sha256=asset.sha256) for asset in assets),
-        *([Fingerprint(name="agent's Python", sha256=python.sha256)] if python else []),
-    )
 
 
 def _is_streamed(source: _SourceFile) -> bool:

@@ -60,7 +60,7 @@ def check_signature(record: bytes, signature: bytes | None, signers: Path | None
         raise UserError(f"There is no file {signers}.", "Each line: NAME KEYTYPE KEY, see `man ssh-keygen`.")
     if signature is None:
         return SignatureCheck(state="unsigned")
-    with tempfile.TemporaryDirectory(prefix="agent2rl-") as folder:
+    with tempfile.TemporaryDirectory(prefix="agent2rl-bundle-") as folder:
         file = Path(folder) / "signature"
         file.write_bytes(signature)
         fits = _run(["-Y", "check-novalidate", "-n", NAMESPACE, "-s", str(file)], record)

@@ -31,7 +31,7 @@ from agent2rl.bundles.bundle_record import (
     WEIGHTS_RATIO,
     BundleRecord,
 )
-from agent2rl.bundles.code_objects import ObjectScanner
+from agent2rl.bundles.code_objects import INDEX_BYTES, ObjectScanner, read_index_offsets
 from agent2rl.core.errors import MachineError, UserError
 from agent2rl.core.grading_records import FileHash
 from agent2rl.record.paths import RunPaths
@@ -84,7 +84,7 @@ def open_bundle(
             file = stack.enter_context(path.open("rb"))
             record, encoded, signature = check_bundle(file)
             files = [each for each in record.files if select(each)]
-            folder = Path(stack.enter_context(TemporaryDirectory(prefix="agent2rl-")))
+            folder = Path(stack.enter_context(TemporaryDirectory(prefix="agent2rl-bundle-")))
             _require_space(folder, files)
             paths = RunPaths(folder / record.run_id)
             _unpack(file, record, paths.root, {each.path for each in files})
@@ -97,24 +97,32 @@ def open_bundle(
 
 def check_bundle(file: BinaryIO) -> tuple[BundleRecord, bytes, bytes | None]:
     """Read a whole bundle and return its record and signature; raise if anything is not as it must be."""
-    return _read_bundle(file, _check_file)
+    return _read_bundle(file, _CodeChecker().check_file)
 
 
-def _check_file(file: FileHash, content: Iterator[bytes]) -> None:
-    code = file.path.removeprefix(CODE)
-    if code == file.path:
-        for _ in content:
-            pass
-    elif code == "config":
-        if not CODE_CONFIG.fullmatch(b"".join(content)):
+class _CodeChecker:
+    """Checks the files of the record of code, as they come."""
+
+    def __init__(self) -> None:
+        self._offsets: dict[str, set[int]] = {}
+        """By the name of a pack without suffix: the places that its index names."""
+
+    def check_file(self, file: FileHash, content: Iterator[bytes]) -> None:
+        name, _, suffix = file.path.removeprefix(CODE).partition(".")
+        if not file.path.startswith(CODE):
+            return
+        if name == "config" and not CODE_CONFIG.fullmatch(b"".join(content)):
             raise InvalidBundle("the configuration of its record of code is not git's own")
-    elif code.startswith("objects/") and not code.endswith((".idx", ".rev")):
-        scanner = ObjectScanner.for_pack() if code.endswith(".pack") else ObjectScanner.for_loose_object()
-        for data in content:
-            scanner.feed(data)
-    else:
-        for _ in content:
-            pass
+        if suffix == "idx":
+            if file.size > INDEX_BYTES:
+                raise InvalidBundle("the index of its record of code is too large")
+            self._offsets[name] = read_index_offsets(b"".join(content))
+        elif name.startswith("objects/") and suffix != "rev":
+            scanner = ObjectScanner.for_pack() if suffix else ObjectScanner.for_loose_object()
+            for data in content:
+                scanner.feed(data)
+            if suffix and self._offsets.get(name, set()) != scanner.offsets:
+                raise InvalidBundle("the index of its record of code does not fit the pack")
 
 
 def _read_bundle(

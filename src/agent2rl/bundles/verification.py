@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from agent2rl.bundles.packing import list_fingerprints
+from agent2rl.bundles.bundle_record import list_fingerprints
 from agent2rl.bundles.signatures import SignatureCheck, check_signature
 from agent2rl.bundles.unpacking import OpenedBundle
 from agent2rl.core.errors import UserError
