@@ -1,8 +1,8 @@
 """The record of a bundle: what is in it, what is not, and which names and sizes are accepted.
 
 A name is accepted if every system can create it and no reader can take it for another one. Of the code's git
-repository only data are accepted: no hooks, no configuration but git's own for a bare repository, nothing that
-refers to other folders.
+repository only data are accepted: no hooks, no configuration but git's own for a bare repository, nothing
+that refers to other folders.
 """
 
 import re

@@ -1,8 +1,8 @@
 """Bound what the git objects of a bundle inflate to, before a git library reads them.
 
 A kilobyte of zlib data may stand for a megabyte, and the libraries inflate an object in one piece. What our
-recorder writes has plain objects only, so a pack with deltas, which may refer to each other, is refused. So is
-an index that names other places of the pack than those at which an object begins.
+recorder writes has plain objects only, so a pack with deltas, which may refer to each other, is refused. So
+is an index that names other places of the pack than those at which an object begins.
 """
 
 import zlib
@@ -124,7 +124,5 @@ def read_index_offsets(content: bytes) -> set[int]:
     end = begin + count * WORD_BYTES
     if content[:8] != b"\xfftOc\0\0\0\2" or len(content) != end + 2 * CHECKSUM_BYTES:
         raise InvalidBundle("the index of its record of code is not a git index of less than 2 GiB")
-    places = content[begin:end]
-    return {
-        int.from_bytes(places[place : place + WORD_BYTES], "big") for place in range(0, len(places), WORD_BYTES)
-    }
+    words = (content[place : place + WORD_BYTES] for place in range(begin, end, WORD_BYTES))
+    return {int.from_bytes(word, "big") for word in words}

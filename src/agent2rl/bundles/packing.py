@@ -172,7 +172,9 @@ def _list_sources(view: RunView, report: Path, left_out: Sequence[LeftOutFiles])
     sources += _list_logs(paths)
     for source in sources:
         if fault := find_name_fault(source.path):
-            raise UserError(f"{source.path!r} cannot be in a bundle: {fault}.", "Remove it, if it is not the run's.")
+            raise UserError(
+                f"{source.path!r} cannot be in a bundle: {fault}.", "Remove it, if it is not the run's."
+            )
     return sorted(sources, key=lambda source: source.path)
 
 
@@ -279,7 +281,9 @@ def _write_file(
             size = file.tell()
         temporary.replace(target)
     except OSError as error:
-        raise UserError(f"Cannot write {target}: {error.strerror}.", "Choose another place: --output.") from error
+        raise UserError(
+            f"Cannot write {target}: {error.strerror}.", "Choose another place: --output."
+        ) from error
     finally:
         temporary.unlink(missing_ok=True)
     return size
@@ -309,7 +313,9 @@ def _read_again(file: FileHash, source: _SourceFile, scanner: SecretScanner) -> 
         digest.update(data)
         yield data
     if digest.hexdigest() != file.sha256:
-        raise UserError(f"{file.path} changed while it was bundled.", "Try again when nothing writes to the run.")
+        raise UserError(
+            f"{file.path} changed while it was bundled.", "Try again when nothing writes to the run."
+        )
 
 
 def _read_parts(source: _SourceFile, scanner: SecretScanner) -> Iterator[bytes]:

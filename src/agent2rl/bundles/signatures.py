@@ -91,4 +91,6 @@ def _run(arguments: list[str], content: bytes) -> "subprocess.CompletedProcess[b
     except FileNotFoundError as error:
         raise MachineError(f"There is no {PROGRAM} here.", "Install OpenSSH (openssh-client).") from error
     except subprocess.TimeoutExpired as error:
-        raise MachineError(f"{PROGRAM} did not answer for {SECONDS} s.", "Use a key without a touch.") from error
+        raise MachineError(
+            f"{PROGRAM} did not answer for {SECONDS} s.", "Use a key without a touch."
+        ) from error

@@ -75,9 +75,7 @@ def select_without_report(file: FileHash) -> bool:
 
 
 @contextmanager
-def open_bundle(
-    path: Path, select: SelectFile = select_without_report_and_weights
-) -> Iterator[OpenedBundle]:
+def open_bundle(path: Path, select: SelectFile = select_without_report_and_weights) -> Iterator[OpenedBundle]:
     """Check a bundle and unpack the selected files into a folder that exists inside the context."""
     with ExitStack() as stack:
         try:

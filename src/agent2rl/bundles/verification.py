@@ -25,7 +25,9 @@ class BundleVerification(Verification):
         return self.holds and state != "invalid" and (state == "valid" or not self.signature_required)
 
 
-def verify_bundle(bundle: OpenedBundle, head: str | None = None, signers: Path | None = None) -> BundleVerification:
+def verify_bundle(
+    bundle: OpenedBundle, head: str | None = None, signers: Path | None = None
+) -> BundleVerification:
     """Verify an opened bundle, of which no weights were left packed."""
     signature = check_signature(bundle.encoded, bundle.signature, signers)
     verification = verify_run(bundle.paths, head, UncheckedFiles(bundle.record.unchecked))
