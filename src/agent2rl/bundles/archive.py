@@ -1,8 +1,9 @@
 """The container of a bundle: a tar archive of one exact form, in one Zstandard frame.
 
 The first member is the bundle's record. It lists the names and sizes of all others, in order, so that only
-one archive is valid for it. The reader makes each header that must come next and compares the bytes. So links,
-devices, sparse files, pax records, repeated or unlisted names and trailing data need no rules of their own.
+one archive is valid for it. The reader makes each header that must come next and compares the bytes. So
+links, devices, sparse files, pax records, repeated or unlisted names and trailing data need no rules of their
+own.
 """
 
 import hashlib

@@ -59,6 +59,9 @@ class BundleOptions:
     """The SSH key to sign with."""
 
 
+DEFAULT_OPTIONS = BundleOptions()
+
+
 @dataclass(frozen=True)
 class WrittenBundle:
     record: BundleRecord
@@ -93,7 +96,7 @@ class _SourceFile:
 
 
 def write_bundle(
-    paths: RunPaths, target: Path, scanner: SecretScanner, options: BundleOptions = BundleOptions()
+    paths: RunPaths, target: Path, scanner: SecretScanner, options: BundleOptions = DEFAULT_OPTIONS
 ) -> WrittenBundle:
     """Write a run into a new file. Nothing is left behind if it fails."""
     if target.exists():

@@ -1,7 +1,7 @@
 """Find secrets in what goes into a bundle: the values of the user's keys, and what looks like a key.
 
-A secret is replaced with as many stars, so that lengths and line numbers stay the same, and JSON stays valid. A
-finding is named by the beginning of the secret's hash, so that no message repeats the secret.
+A secret is replaced with as many stars, so that lengths and line numbers stay the same, and JSON stays valid.
+A finding is named by the beginning of the secret's hash, so that no message repeats the secret.
 """
 
 import hashlib

@@ -48,8 +48,8 @@ def bundle_command(
     """Write a finished RUN into one file that others can open and check.
 
     The bundle holds the whole record, the revisions of the agent's code, the transcript, the result of each
-    example, the report, and the hashes of what the run began with. Weights stay out, except with --with-model.
-    The same run gives the same bytes. A run whose record does not hold is refused.
+    example, the report, and the hashes of what the run began with. Weights stay out without --with-model. The
+    same run gives the same bytes. A run whose record does not hold is refused.
 
     Your keys (variables such as OPENAI_API_KEY) and what looks like a key are replaced with stars, and
     `verify` names the files in which that happened. A bundle has evaluation data and what the agent printed:

@@ -174,7 +174,7 @@ def verify_command(
     ledger and every revision of the agent's code. It reports the first mismatch. Files that no hash covers
     are listed with the reason.
 
-    A bundle is checked as a whole before anything of it is read. Its signature is shown, and with --signers it
+    A bundle is checked as a whole before anything of it is read. Its signature is shown; with --signers, it
     must be of one of them.
 
     \b

@@ -57,12 +57,12 @@ def rejudge_command(
 ) -> None:
     """Grade the kept outputs of RUN (a run or a bundle) again, and show old and new scores.
 
-    No model is run: the outputs in the record are graded by another judge, or by another rule of the task. The
-    base model and the best submission are graded on each split that has results. Differences are paired: new
-    minus old, on the same examples. The run itself does not change.
+    No model is run: the outputs in the record are graded by another judge, or by another rule of the task.
+    The base model and the best submission are graded on each split that has results. Differences are paired:
+    new minus old, on the same examples. The run itself does not change.
 
-    Outputs that were not kept are named: those of tasks whose evaluator queries the model itself, and those of
-    examples without a result.
+    Outputs that were not kept are named: those of tasks whose evaluator queries the model itself, and those
+    of examples without a result.
 
     \b
     agent2rl rejudge latest --judge gpt-4o
