@@ -54,7 +54,7 @@ def make_header(name: str, size: int) -> bytes:
 def write_archive(file: BinaryIO, members: Iterable[ArchiveMember], level: int = LEVEL) -> None:
     """Write an archive. The same members give the same bytes, with the same version of the library."""
     parameter = zstd.CompressionParameter
-    options = {
+    options: dict[int, int] = {
         parameter.compression_level: level,
         parameter.checksum_flag: 1,
         # Answers of one submission resemble those of another, megabytes before them.
@@ -85,7 +85,7 @@ class ArchiveReader:
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
-        options = {zstd.DecompressionParameter.window_log_max: WINDOW_LOG}
+        options: dict[int, int] = {zstd.DecompressionParameter.window_log_max: WINDOW_LOG}
         self._decompressor = zstd.ZstdDecompressor(options=options)
 
     def read_bounded(self, name: str, most: int) -> bytes:

@@ -259,9 +259,12 @@ def _is_streamed(source: _SourceFile) -> bool:
 
 
 def _hash_source(source: _SourceFile) -> FileHash:
+    digest, size = hashlib.sha256(), 0
     with source.open() as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-        return FileHash(path=source.path, size=os.fstat(file.fileno()).st_size, sha256=digest)
+        while data := file.read(READ_BYTES):
+            digest.update(data)
+            size += len(data)
+    return FileHash(path=source.path, size=size, sha256=digest.hexdigest())
 
 
 def _write_file(

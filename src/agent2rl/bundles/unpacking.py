@@ -152,7 +152,7 @@ def parse_record(encoded: bytes) -> BundleRecord:
         version = content.get("format") if isinstance(content, dict) else None
     except (ValueError, RecursionError) as error:
         raise InvalidBundle("its record is not JSON") from error
-    if version != FORMAT:
+    if type(version) is not int or version != FORMAT:
         made_by = str(content.get("made_by"))[:40] if isinstance(content, dict) else "?"
         raise InvalidBundle(
             f"it has the format {version!r:.20}, and this version reads {FORMAT} (made by {made_by!r}): "
