@@ -18,7 +18,7 @@ from agent2rl.core.errors import UserError
 from agent2rl.gateway.keys import MIN_KEY_LENGTH, Key
 
 PATTERNS: Mapping[str, re.Pattern[bytes]] = {
-    "an API key": re.compile(rb"\bsk-[A-Za-z0-9_-]{20,200}"),
+    "an API key": re.compile(rb"(?<![A-Za-z0-9_-])sk-(?=[A-Za-z_-]*[0-9])[A-Za-z0-9_-]{20,200}"),
     "a Google key": re.compile(rb"\bAIza[A-Za-z0-9_-]{35}"),
     "a Hugging Face token": re.compile(rb"\bhf_[A-Za-z0-9]{30,60}\b"),
     "a GitHub token": re.compile(rb"\b(?:gh[pousr]_[A-Za-z0-9]{36,251}|github_pat_[A-Za-z0-9_]{40,251})"),
