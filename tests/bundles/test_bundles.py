@@ -115,6 +115,7 @@ def test_a_report_inside_a_bundle_is_never_shown(
     assert shared_launcher.cli("export", "jsonl", str(tmp_path / "forged.tar.zst")).stdout == honest
 
 
+@pytest.mark.thorough
 def test_a_browser_shows_a_bundle(shared_launcher: RunLauncher, run: FinishedRun, bundle: Path) -> None:
     process = subprocess.Popen(
         shared_launcher.command("view", str(bundle), "--no-browser"),

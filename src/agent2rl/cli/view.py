@@ -45,7 +45,9 @@ def view_command(runs: Path | None, host: str, port: int, no_browser: bool, runs
     """
     settings = read_settings()
     folder, cache = (runs or runs_dir or settings.runs).absolute(), settings.cache
+    get_level = get_task_level
     if is_bundle(str(folder)):
+        get_level = get_listed_task_level
         folder = unpack_bundle(str(folder)).paths.root.parent
         cache = folder / ".cache"  # deleted with the folder
     if not folder.is_dir():
@@ -61,9 +63,7 @@ def view_command(runs: Path | None, host: str, port: int, no_browser: bool, runs
         if opens:
             open_browser(address)
 
-    server.serve_dashboard(
-        Dashboard(folder, cache, get_task_level, list_task_traits, token), host, port, announce
-    )
+    server.serve_dashboard(Dashboard(folder, cache, get_level, list_task_traits, token), host, port, announce)
 
 
 @cache
@@ -72,3 +72,8 @@ def get_task_level(task: str) -> int | None:
         return registry.find_task(task).level
     except (Agent2RLError, ImportError):
         return None
+
+
+def get_listed_task_level(task: str) -> int | None:
+    """Return the level of a task that anybody may have named: code elsewhere is not imported."""
+    return None if ":" in task else get_task_level(task)
