@@ -16,6 +16,7 @@ import random
 import sys
 import tempfile
 import time
+from itertools import accumulate
 from pathlib import Path
 
 from agent2rl.analysis.statistics import score_evaluation
@@ -39,12 +40,13 @@ class TextSource:
         self._dice = random.Random(0)
         letters = "etaoinshrdlucmfwypvbgkqjxz"
         names = ["".join(self._dice.choices(letters, k=self._dice.randint(2, 10))) for _ in range(VOCABULARY)]
-        self._names, self._weights = names, [1 / (rank + 1) for rank in range(VOCABULARY)]
+        self._names = names
+        self._sums = list(accumulate(1 / (rank + 1) for rank in range(VOCABULARY)))
         self._words = file.read_text(encoding="utf-8").split() if file else []
 
     def write(self, count: int) -> str:
         if not self._words:
-            return " ".join(self._dice.choices(self._names, self._weights, k=count))
+            return " ".join(self._dice.choices(self._names, cum_weights=self._sums, k=count))
         begin = self._dice.randrange(len(self._words) - count)
         return " ".join(self._words[begin : begin + count])
 

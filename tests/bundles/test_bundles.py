@@ -123,8 +123,8 @@ def test_a_browser_shows_a_bundle(shared_launcher: RunLauncher, run: FinishedRun
         text=True,
         env=shared_launcher.environment(TMPDIR=str(shared_launcher.home)),
     )
+    assert process.stdout
     try:
-        assert process.stdout
         address = process.stdout.readline().strip()
         page = httpx.get(f"{address}runs/{run.result.run_id}", timeout=60).raise_for_status().text
         assert "gsm8k-mini" in page

@@ -3,16 +3,22 @@
 import hashlib
 import io
 import json
+import sys
 import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from agent2rl.bundles.archive import END, make_header, zstd
+from agent2rl.bundles.archive import END, make_header
 from agent2rl.bundles.bundle_record import FOLDER, RECORD_NAME, SIGNATURE_NAME
 from agent2rl.record.files import canonical_json
 from agent2rl.record.paths import RunPaths
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 EARLIER_RUN = Path(__file__).parents[1] / "whole_runs" / "earlier_version_run.tar.xz"
 

@@ -17,20 +17,22 @@ from dulwich.repo import Repo
 from agent2rl.core.errors import UserError
 from agent2rl.gateway.keys import MIN_KEY_LENGTH, Key
 
+# Each begins with letters, for which `re` searches fast; what must not come before them is looked up after.
 PATTERNS: Mapping[str, re.Pattern[bytes]] = {
-    "an API key": re.compile(rb"(?<![A-Za-z0-9_-])sk-(?=[A-Za-z_-]*[0-9])[A-Za-z0-9_-]{20,200}"),
-    "a Google key": re.compile(rb"\bAIza[A-Za-z0-9_-]{35}"),
-    "a Hugging Face token": re.compile(rb"\bhf_[A-Za-z0-9]{30,60}\b"),
-    "a GitHub token": re.compile(rb"\b(?:gh[pousr]_[A-Za-z0-9]{36,251}|github_pat_[A-Za-z0-9_]{40,251})"),
-    "a GitLab token": re.compile(rb"\bglpat-[A-Za-z0-9_-]{20,100}"),
-    "an AWS key": re.compile(rb"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"),
-    "a Slack token": re.compile(rb"\bxox[abeoprs]-[A-Za-z0-9-]{10,250}"),
-    "a Tavily key": re.compile(rb"\btvly-[A-Za-z0-9-]{20,100}"),
-    "a JSON web token": re.compile(rb"\beyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}"),
+    "an API key": re.compile(rb"sk-(?<![A-Za-z0-9_-]sk-)(?=[A-Za-z_-]*[0-9])[A-Za-z0-9_-]{20,200}"),
+    "a Google key": re.compile(rb"AIza(?<!\wAIza)[A-Za-z0-9_-]{35}"),
+    "a Hugging Face token": re.compile(rb"hf_(?<!\whf_)[A-Za-z0-9]{30,60}\b"),
+    "a GitHub token": re.compile(rb"gh(?<!\wgh)[pousr]_[A-Za-z0-9]{36,251}"),
+    "a GitHub personal token": re.compile(rb"github_pat_[A-Za-z0-9_]{40,251}"),
+    "a GitLab token": re.compile(rb"glpat-[A-Za-z0-9_-]{20,100}"),
+    "an AWS key": re.compile(rb"AKIA(?<!\wAKIA)[A-Z0-9]{16}\b"),
+    "a Slack token": re.compile(rb"xox[abeoprs]-[A-Za-z0-9-]{10,250}"),
+    "a Tavily key": re.compile(rb"tvly-[A-Za-z0-9-]{20,100}"),
+    "a JSON web token": re.compile(rb"eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}"),
     "a private key": re.compile(
         rb"-----BEGIN (?:[A-Z]+ )?PRIVATE KEY-----(?s:.{1,20000}?)-----END (?:[A-Z]+ )?PRIVATE KEY-----"
     ),
-    "a password in a URL": re.compile(rb"(?<=://)[^\s/:@\"'<>{}$*\\]{1,100}:[^\s/:@\"'<>{}$*\\]{4,200}(?=@)"),
+    "a password in a URL": re.compile(rb"://[^\s/:@\"'<>{}$*\\]{1,100}:[^\s/:@\"'<>{}$*\\]{4,200}@"),
 }
 PLACEHOLDERS = {b"password", b"passwd", b"pass", b"secret", b"token", b"key"}
 """Passwords of URLs in examples."""
@@ -79,11 +81,15 @@ class SecretScanner:
     ) -> Callable[[re.Match[bytes]], bytes]:
         def replace(match: re.Match[bytes]) -> bytes:
             secret = match[0]
-            if secret.partition(b":")[2].lower() in PLACEHOLDERS or self._is_declared(secret):
-                return secret
+            if secret.startswith(b"://"):  # only what is between these marks
+                secret = secret[3:-1]
+                if secret.partition(b":")[2].lower() in PLACEHOLDERS:
+                    return match[0]
+            if self._is_declared(secret):
+                return match[0]
             found.append(_describe(secret, f"what looks like {kind}", where))
             # Only the text: line ends of a private key stay, so that line numbers do.
-            return re.sub(rb"[^\r\n]", b"*", secret)
+            return match[0].replace(secret, re.sub(rb"[^\r\n]", b"*", secret))
 
         return replace
 
