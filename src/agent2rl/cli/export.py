@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from agent2rl.cli.options import resolve_run, runs_dir, track_group, validate_trackers
+from agent2rl.cli.run_argument import open_run
 from agent2rl.core.errors import UserError
 from agent2rl.core.tracker import Tracker
 from agent2rl.record.paths import RunPaths
@@ -32,7 +33,7 @@ logger = logging.getLogger(__name__)
 )
 @runs_dir
 def export_command(form: str, runs: tuple[str, ...], output: Path | None, runs_dir: Path | None) -> None:
-    """Export runs for other programs: the given runs, or all runs in the runs directory.
+    """Export runs for other programs: the given runs or bundles, or all runs in the runs directory.
 
     \b
     csv      one row per run, with the columns of the published harness (like results.csv in a runs directory)
@@ -45,7 +46,7 @@ def export_command(form: str, runs: tuple[str, ...], output: Path | None, runs_d
     agent2rl export parquet -o runs.parquet
     agent2rl export atif 20261116 -o trajectories
     """
-    chosen = [resolve_run(name, runs_dir) for name in runs] or _list_all_runs(runs_dir)
+    chosen = [open_run(name, runs_dir) for name in runs] or _list_all_runs(runs_dir)
     if form in ("csv", "jsonl"):
         _write_rows(form, chosen, output)
         return

@@ -31,6 +31,8 @@ COMMANDS = {
     "revisions": "List the revisions of an agent's code, or diff two of them.",
     "checkout": "Write a code revision into a folder.",
     "verify": "Check that a run's record is unchanged.",
+    "bundle": "Write a run into one file that others can check.",
+    "rejudge": "Grade a run's kept outputs again, with another judge or rule.",
     "check": "Check this machine, or a task.",
     "play": "Play a task's training games yourself.",
     "score": "Score outputs that a model has already produced.",
