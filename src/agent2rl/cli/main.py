@@ -30,6 +30,7 @@ COMMANDS = {
     "transcript": "Show what a run's agent said and did.",
     "revisions": "List the revisions of an agent's code, or diff two of them.",
     "checkout": "Write a code revision into a folder.",
+    "reproduce": "Train a submission again from its recorded code.",
     "verify": "Check that a run's record is unchanged.",
     "check": "Check this machine, or a task.",
     "play": "Play a task's training games yourself.",

@@ -84,7 +84,7 @@ def run_and_report(
     for name in output.track:
         mirror.require_tracker(name)
     stop = threading.Event()
-    _stop_on_signals(stop)
+    stop_on_signals(stop)
     as_json = output.as_json
     if not as_json:
         click.echo(f"watch:  {_format_view_command(runs)}", err=True)
@@ -135,7 +135,7 @@ def _write_report(paths: RunPaths) -> Path | None:
     return paths.report_page
 
 
-def _stop_on_signals(stop: threading.Event) -> None:
+def stop_on_signals(stop: threading.Event) -> None:
     """Stop the run cleanly on the first Ctrl-C, and abort it on the second."""
 
     def handle(_: int, __: object) -> None:

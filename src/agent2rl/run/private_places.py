@@ -49,7 +49,8 @@ class PrivatePlaces:
 
 
 def find_private_places(settings: Settings, spec: RunSpec | None = None) -> PrivatePlaces:
-    records = [settings.runs, settings.cache, *settings.downloads, Path(tempfile.gettempdir())]
+    records = [settings.runs, *settings.other_runs, settings.cache, *settings.downloads]
+    records.append(Path(tempfile.gettempdir()))
     sources = [*settings.tasks]
     if spec:
         search, _, searched = (spec.search or "").partition(":")
