@@ -8,6 +8,7 @@ A step that wrote other models than the submitted one is left out, unless a late
 equal steps the last one counts: with the same code, the earlier ones would write the same again.
 """
 
+import math
 import posixpath
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -25,8 +26,10 @@ FILE_COMMANDS = {"cp", "mv", "ln", "rsync"}
 OWN_MODULES = "agent2rl."
 AGENT_FOLDER = "agent/"
 """Files that the harness put there for the agent."""
-CLOCK_SECONDS = 2.0
-"""How far the times of files and processes may be apart."""
+START_SECONDS = 0.1
+"""Python needs at least so long to write a model, and the recorded start of a process is less exact."""
+POLL_SECONDS, CLOCK_SECONDS = 0.6, 2.0
+"""How long before its end a process was seen last: usually, and on a busy machine."""
 SHORTEST_NAME = 3
 """A model's folder with a shorter name is looked for by its whole path alone."""
 MOST_STEPS, MOST_LISTED, LONGEST_SHOWN = 200, 20, 200
@@ -77,6 +80,12 @@ class _Program:
     wrote: tuple[str, ...] = ()
     """Folders of weights that changed while it ran."""
 
+    def measure_distance(self, at: float) -> float:
+        """Return how long after its end a time is; infinite before it can have written anything."""
+        name = self.argv[0].rpartition("/")[2] if self.argv else ""
+        start_seconds = -START_SECONDS if name in FILE_COMMANDS else START_SECONDS
+        return max(0.0, at - self.ended) if at >= self.start.began + start_seconds else math.inf
+
     @property
     def shown(self) -> str:
         command = self.start.command
@@ -97,13 +106,12 @@ def find_steps(events: Sequence[TimelineEvent], workspace: RecordedWorkspace) ->
     if writer and writer.kind == "unsaved":
         return FoundSteps(problem=f"{writer.why}: {writer.shown}")
     unsaved = [each for each in programs if each.kind == "unsaved"]
-    if not writer and unsaved:
-        return FoundSteps(problem=f"{unsaved[-1].why}: {unsaved[-1].shown}")
     candidates = [each for each in programs if each.kind == "step"]
     needed = _select_needed(candidates, writer, workspace)
     kept = _drop_repeated(needed)
     if not kept:
-        return FoundSteps(problem="no recorded program ran a file of the recorded code")
+        problems = [f"{each.why}: {each.shown}" for each in unsaved]
+        return FoundSteps(problem=(problems or ["no recorded program ran a file of the recorded code"])[-1])
     if len(kept) > MOST_STEPS:
         return FoundSteps(problem=f"the agent ran {len(kept)} programs: more than {MOST_STEPS}")
     others = [f"{each.shown}: {NOT_NEEDED}" for each in candidates if each not in needed]
@@ -152,11 +160,19 @@ def _find_first_on_branches(programs: Sequence[_Program], workspace: RecordedWor
     covered: dict[int, bool] = {}
     for program in programs:
         classified = _classify(program, workspace)
+        is_agent = workspace.driven and program.start.parent not in covered
         is_covered = covered.get(program.start.parent, False)
-        covered[program.start.pid] = is_covered or classified.kind != "other"
-        if classified.kind != "other" and not is_covered:
+        covered[program.start.pid] = is_covered or classified.kind == "step"
+        if is_agent and not _runs_file(classified):
+            covered[program.start.pid] = False
+        elif classified.kind != "other" and not is_covered:
             found.append(classified)
     return found
+
+
+def _runs_file(program: _Program) -> bool:
+    """Check whether a program runs a file of the code, and not text of its command line."""
+    return program.kind == "step" and "-c" not in program.argv
 
 
 def _classify(program: _Program, workspace: RecordedWorkspace) -> _Program:
@@ -183,7 +199,8 @@ def _classify_python(program: _Program, rest: list[str], workspace: RecordedWork
     if not rest or rest[0] in ("-", "-i"):
         return _as_unsaved(program, "the code was typed or piped into Python and never saved")
     if rest[0] == "-c":
-        return _as_step(program)
+        is_worker = any("multiprocessing" in word for word in rest)
+        return program if is_worker else _as_step(program)
     if rest[0] != "-m":
         return _classify_file(program, rest[0], workspace)
     module = rest[1] if len(rest) > 1 else ""
@@ -247,8 +264,8 @@ def _read_weights(events: Iterable[TimelineEvent], workspace: RecordedWorkspace)
 
 
 def _add_written_weights(program: _Program, weights: Weights) -> _Program:
-    began, ended = program.start.began - CLOCK_SECONDS, program.ended + CLOCK_SECONDS
-    return replace(program, wrote=tuple(dict.fromkeys(path for path, at in weights if began <= at <= ended)))
+    wrote = [path for path, at in weights if program.measure_distance(at) <= POLL_SECONDS]
+    return replace(program, wrote=tuple(dict.fromkeys(wrote)))
 
 
 def _find_writer(
@@ -259,10 +276,16 @@ def _find_writer(
     if not times:
         return None
     at = max(times)
-    running = [
-        each for each in programs if each.start.began - CLOCK_SECONDS <= at <= each.ended + CLOCK_SECONDS
-    ]
-    return max(running, key=lambda each: (each.kind == "step", each.start.began), default=None)
+    running = [each for each in programs if each.measure_distance(at) <= CLOCK_SECONDS]
+    return min(
+        running,
+        key=lambda each: (
+            max(0.0, each.measure_distance(at) - POLL_SECONDS),
+            each.kind != "step",
+            -each.start.began,
+        ),
+        default=None,
+    )
 
 
 def _drop_repeated(programs: Sequence[_Program]) -> list[_Program]:

@@ -160,8 +160,8 @@ def verify_command(run: str, head: str | None, runs_dir: Path | None, as_json: b
     """Check that a run's record is unchanged.
 
     This recomputes the ledger's hash chain, the manifest of every submission, the hash of every file in the
-    ledger and every revision of the agent's code. It reports the first mismatch. Files that no hash covers
-    are listed with the reason.
+    ledger and every revision of the agent's code. What was added later, such as reproductions, is checked in
+    the same way. It reports the first mismatch. Files that no hash covers are listed with the reason.
 
     Exit code: 0 if the record is intact, 1 if not.
     """
@@ -176,5 +176,8 @@ def verify_command(run: str, head: str | None, runs_dir: Path | None, as_json: b
         click.echo(
             f"{verification.records} ledger records, {verification.files} files, head {verification.head}"
         )
+        if verification.additions_head:
+            added = f"{verification.additions} records added later, head {verification.additions_head}"
+            click.echo(added)
         click.echo("the record holds" if verification.holds else f"DOES NOT HOLD: {verification.fault}")
     sys.exit(0 if verification.holds else 1)

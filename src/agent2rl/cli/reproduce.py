@@ -1,6 +1,5 @@
 """agent2rl reproduce"""
 
-import shlex
 import sys
 import threading
 from pathlib import Path
@@ -11,12 +10,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from agent2rl.cli.options import DurationParam, as_json, complete_names, complete_runs, resolve_run, runs_dir
-from agent2rl.cli.run import stop_on_signals
+from agent2rl.cli.run import stop_on_signals, write_run_report
 from agent2rl.cli.terminal_output import TerminalProgress, sanitize_lines
 from agent2rl.core.reproduction import Reproduction
 from agent2rl.core.unix import require_linux
 from agent2rl.record.paths import RunPaths
-from agent2rl.report.reproductions import build_reproduction_rows
+from agent2rl.report.reproductions import build_reproduction_rows, format_step
 from agent2rl.run.reproduction import reproduce_submission
 from agent2rl.run.reproduction_plan import ReproductionPlan, ReproductionRequest, plan_reproduction
 from agent2rl.run.settings import read_settings
@@ -89,6 +88,8 @@ def reproduce_command(
         click.echo("Interrupted: nothing was added to the record.", err=True)
         sys.exit(130)
     _print_answer(paths, reproduction, as_json)
+    if paths.report_page.exists():
+        write_run_report(paths)
     sys.exit(0 if reproduction.answer == "reproduced" else 1)
 
 
@@ -113,10 +114,8 @@ def _print_plan(plan: ReproductionPlan, as_json: bool) -> None:
         f"submission {plan.submission.id}, {plan.submitted}, from revision {plan.revision} of the code"
     )
     for number, step in enumerate(plan.found.steps, start=1):
-        variables = "".join(f"{name}={shlex.quote(value)} " for name, value in step.environment.items())
-        folder = f"  (in {step.directory})" if step.directory else ""
-        took = f"  {step.seconds:.0f} s" if step.seconds else ""
-        click.echo(sanitize_lines(f"step {number}: {variables}{shlex.join(step.argv)}{folder}{took}"))
+        took = f"  ({step.seconds:.0f} s)" if step.seconds else ""
+        click.echo(sanitize_lines(f"step {number}: {format_step(step)}{took}"))
     for text in (*answer.left_out, *answer.withheld):
         click.echo(sanitize_lines(f"left out: {text}"))
     if plan.found.problem:

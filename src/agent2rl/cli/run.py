@@ -96,7 +96,7 @@ def run_and_report(
             click.echo(finished.result.model_dump_json())
         else:
             print_run(read_run(finished.paths))
-        report = None if output.no_report else _write_report(finished.paths)
+        report = None if output.no_report else write_run_report(finished.paths)
         if not as_json:
             click.echo(f"report: {_shorten_path(report)}" if report else "report: agent2rl report latest")
             click.echo(f"view:   {_format_view_command(runs)}")
@@ -121,7 +121,7 @@ def _print_tracker_line(line: str) -> None:
     click.echo(f"tracking with {line}", err=True)
 
 
-def _write_report(paths: RunPaths) -> Path | None:
+def write_run_report(paths: RunPaths) -> Path | None:
     """Write the report and return the path of its page; a report that fails does not fail the run."""
     began = time.monotonic()
     try:
