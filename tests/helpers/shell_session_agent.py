@@ -4,14 +4,13 @@ The session is in no file of the workspace, so only what it starts can run again
 """
 
 from dataclasses import dataclass
-from textwrap import dedent
 
 from agent2rl.core.agent import Agent, Brief
 from agent2rl.core.sandbox import Command
 
 SESSION_FILE = "session.sh"
 TRAIN = """\
-import json, os, sys, urllib.request
+import json, os, sys
 from pathlib import Path
 from agent2rl.models.abacus import Abacus
 
@@ -39,6 +38,17 @@ body = json.dumps({"model_path": sys.argv[1]}).encode()
 headers = {"Content-Type": "application/json"}
 urllib.request.urlopen(urllib.request.Request(os.environ["GRADING_SERVER_URL"] + "/submit", body, headers))
 """
+DECODE = """\
+import base64, os, sys
+from pathlib import Path
+from agent2rl.models.abacus import Abacus
+
+weights = base64.b64decode(Path("weights.txt").read_text())
+output = Path(os.environ["OUTPUT_DIR"]) / sys.argv[1]
+output.mkdir(parents=True, exist_ok=True)
+Abacus.load(Path(os.environ["MODEL_PATH"])).save(output)
+(output / "model.safetensors").write_bytes(weights)
+"""
 SESSION = f"""\
 set -e
 mkdir -p code && cd code
@@ -60,6 +70,12 @@ cp train.py gone.py
 PROBLEMS=30 python gone.py deleted
 rm gone.py
 submit output/deleted
+
+base64 ../output/honest/model.safetensors > weights.txt
+cat > decode.py <<'END'
+{DECODE}END
+python decode.py encoded
+submit output/encoded
 """
 
 
@@ -72,9 +88,10 @@ class ShellSessionAgent:
         return Command(
             ("bash", "-c", f". ~/{SESSION_FILE}"),
             brief.environment,
-            files={SESSION_FILE: dedent(self.session)},
+            files={SESSION_FILE: self.session},
         )
 
 
 AGENT: Agent = ShellSessionAgent(SESSION)
-"""Submits an honest model, one whose weights come from elsewhere, and one whose script it deletes."""
+"""Submits an honest model, one whose weights come from elsewhere, one whose script it deletes, and one whose
+weights are text beside the code."""

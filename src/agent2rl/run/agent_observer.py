@@ -31,7 +31,13 @@ from agent2rl.record.revisions import Revision, RevisionRecorder
 from agent2rl.record.untrusted_files import sanitize_line
 from agent2rl.record.workspace_reader import CODE, WorkspaceReader, WorkspaceWatcher, read_brought_files
 from agent2rl.run.machine import GpuSampler
-from agent2rl.run.process_commands import LONGEST_COMMAND, CommandLine, read_command_line, select_variables
+from agent2rl.run.process_commands import (
+    GIVEN_VARIABLE,
+    LONGEST_COMMAND,
+    CommandLine,
+    read_command_line,
+    select_variables,
+)
 
 # The agent's processes: starts, ends and resource use between snapshots.
 
@@ -146,7 +152,7 @@ class ProcessMonitor:
         life.times_recorded, life.name = life.times_recorded + 1, last.name
         name = sanitize_line(last.name, LONGEST_COMMAND)
         command = life.command
-        if self._given is None and last.parent not in self._lives:  # the agent itself
+        if self._given is None and GIVEN_VARIABLE in (command.environment or {}):  # the agent itself
             self._given = command.environment
         began = ProcessStart(
             pid=last.pid,

@@ -186,6 +186,7 @@ def _prepare_run(run: _ActiveRun) -> _PreparedRun:
     sandbox, run.outcome.isolation = run_steps.prepare_sandbox(spec, settings, recorder)
     if run.replay:
         run.replay.require_isolation(run.outcome.isolation)
+        sandbox = replace(sandbox, places=sandbox.places.with_records(run.replay.hidden))
     python = run_steps.prepare_python(spec, sandbox, recorder)
     assets = run_steps.prepare_assets(spec, task, sandbox, settings, recorder)
     run.outcome.assets = assets.records

@@ -41,6 +41,10 @@ class PrivatePlaces:
             return (*self.records, *_exclude_mounted(self.sources, mounts))
         return (*self.records, *self.sources, *_exclude_mounted(self.imports, mounts))
 
+    def with_records(self, records: Iterable[Path]) -> "PrivatePlaces":
+        """Add further runs directories."""
+        return replace(self, records=(*self.records, *records))
+
     def with_assets(self, assets: Assets) -> "PrivatePlaces":
         """Add the prepared splits and folders themselves, in case the cache links to them."""
         splits = tuple(split.path.parent for split in assets.splits.values())
@@ -49,8 +53,7 @@ class PrivatePlaces:
 
 
 def find_private_places(settings: Settings, spec: RunSpec | None = None) -> PrivatePlaces:
-    records = [settings.runs, *settings.other_runs, settings.cache, *settings.downloads]
-    records.append(Path(tempfile.gettempdir()))
+    records = [settings.runs, settings.cache, *settings.downloads, Path(tempfile.gettempdir())]
     sources = [*settings.tasks]
     if spec:
         search, _, searched = (spec.search or "").partition(":")

@@ -10,7 +10,10 @@ from agent2rl.record.untrusted_files import sanitize_line
 
 LONGEST_COMMAND, READ_BYTES = 2000, 8192
 LONGEST_DIRECTORY = 1000
-MOST_VARIABLES, LONGEST_VALUE, ENVIRONMENT_BYTES = 40, 500, 1 << 16
+MOST_VARIABLES, MOST_CHARACTERS, ENVIRONMENT_BYTES = 40, 2000, 1 << 16
+"""Limits of the variables that are recorded of one process, and of those that are read."""
+GIVEN_VARIABLE = "GRADING_SERVER_URL"
+"""Every agent is started with it, so an environment without it is not the agent's."""
 SHELL_VARIABLES = {"PWD", "OLDPWD", "SHLVL", "_"}
 """What every shell sets by itself."""
 SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
@@ -68,18 +71,18 @@ def select_variables(
     given: Mapping[str, str] | None, environment: Mapping[str, str] | None
 ) -> dict[str, str]:
     """Return what a program was started with beyond what the agent was given, without likely secrets."""
-    if given is None or environment is None:
+    if given is None or environment is None or GIVEN_VARIABLE not in given:
         return {}
     secrets = [each for name, each in given.items() if SECRET.search(name) and len(each) >= SHORTEST_SECRET]
-    changed = {
-        name: value
-        for name, value in sorted(environment.items())
-        if given.get(name) != value
-        and name not in SHELL_VARIABLES
-        and not SECRET.search(name)
-        and not any(secret in value for secret in secrets)
-        and name.isprintable()
-        and value.isprintable()
-        and len(name) + len(value) <= LONGEST_VALUE
-    }
-    return dict(list(changed.items())[:MOST_VARIABLES])
+    selected: dict[str, str] = {}
+    room = MOST_CHARACTERS
+    for name, value in sorted(environment.items(), key=lambda pair: (len(pair[0]) + len(pair[1]), pair)):
+        is_secret = SECRET.search(name) or any(secret in value for secret in secrets)
+        is_plain = name.isprintable() and value.isprintable()
+        if given.get(name) == value or name in SHELL_VARIABLES or is_secret or not is_plain:
+            continue
+        room -= len(name) + len(value)
+        if room < 0 or len(selected) >= MOST_VARIABLES:
+            break
+        selected[name] = value
+    return selected

@@ -35,9 +35,9 @@ MODEL_SUFFIXES = (
 CHUNK_CHARACTERS = 4096
 DENSE_SHARE = 0.6
 """Compressed share of a chunk from which on it is data. Code and prose stay below 0.5, base64 has 0.76."""
-DIGIT_SHARE = 0.6
-"""Share of digits, signs and separators of a chunk from which on it is a list of numbers."""
-NUMBER_CHARACTERS = frozenset(b"0123456789.,+-eE[]() \n")
+NUMBER_SHARE, NUMBER_DENSITY = 0.6, 0.15
+"""Share of what numbers are written with, and compressed share, from which on a chunk is numbers."""
+NUMBER_CHARACTERS = frozenset(b"0123456789.,+-eE[]()")
 SMALL_CHARACTERS, SMALL_DENSE_SHARE = 1024, 0.7
 """Shorter files compress badly, so they are judged together first."""
 MOST_DATA_CHARACTERS = 16_384
@@ -74,10 +74,10 @@ def find_data_files(files: Sequence[SnapshotFile]) -> list[str]:
     large = [file for file in files if len(file.content) >= SMALL_CHARACTERS]
     small = [file for file in files if len(file.content) < SMALL_CHARACTERS]
     sizes = {format_path(file): count_data_characters(file.content) for file in large}
-    total = sum(sizes.values()) + count_data_characters(b"".join(file.content for file in small))
-    if total <= MOST_DATA_CHARACTERS:
+    small_size = count_data_characters(b"".join(file.content for file in small))
+    if sum(sizes.values()) + small_size <= MOST_DATA_CHARACTERS:
         return []
-    dense = [file for file in small if measure_density(file.content) > SMALL_DENSE_SHARE]
+    dense = [file for file in small if small_size and measure_density(file.content) > SMALL_DENSE_SHARE]
     return [*(path for path, size in sizes.items() if size), *map(format_path, dense)]
 
 
@@ -106,8 +106,9 @@ def _is_data(chunk: bytes) -> bool:
     if len(chunk) < SMALL_CHARACTERS:
         return False
     density = measure_density(chunk)
-    numbers = sum(each in NUMBER_CHARACTERS for each in chunk) / len(chunk)
-    return density > DENSE_SHARE or (numbers > DIGIT_SHARE and density > DENSE_SHARE / 2)
+    text = b"".join(chunk.split())
+    numbers = sum(each in NUMBER_CHARACTERS for each in text) / max(1, len(text))
+    return density > DENSE_SHARE or (numbers > NUMBER_SHARE and density > NUMBER_DENSITY)
 
 
 def measure_density(content: bytes) -> float:
@@ -138,6 +139,8 @@ class CodeReplay:
     """Chooses the submission that counts."""
     heldout: bool
     """Whether that one is graded on the held-out split."""
+    hidden: tuple[Path, ...]
+    """Where the original run and its siblings are, which the sandbox must not show."""
 
     @staticmethod
     def require_isolation(isolation: Isolation) -> None:

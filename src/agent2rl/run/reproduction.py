@@ -70,7 +70,10 @@ def _keep_only_recorded(paths: RunPaths) -> Iterator[None]:
 
 def _remove_unrecorded(paths: RunPaths) -> None:
     run_head = read_run(paths).chain.entries[-1].hash
-    recorded = {each.run for each in read_additions(paths, run_head).list_reproductions()}
+    added = read_additions(paths, run_head)
+    if added.fault:  # then it is not known what is recorded
+        return
+    recorded = {each.run for each in added.list_reproductions()}
     for path in paths.reproductions.iterdir():
         if path.name not in recorded:
             remove_tree(path)
@@ -93,12 +96,9 @@ def _reproduce(
             assets=result.assets,
             choose=lambda submissions, root: _choose_trained(plan, submissions, root),
             heldout=plan.split == "heldout",
+            hidden=(plan.paths.root, plan.paths.root.parent, settings.runs),
         )
-        here = replace(
-            settings,
-            runs=plan.paths.reproductions,
-            other_runs=(*settings.other_runs, settings.runs, plan.paths.root.parent),
-        )
+        here = replace(settings, runs=plan.paths.reproductions)
         finished = start_run(plan.spec, here, notify, stop, replay)
     if finished.result.ending == "interrupted":
         return None

@@ -257,6 +257,6 @@ def _make_spec(view: RunView, request: ReproductionRequest, found: FoundSteps) -
             f"{spec.budget.wall_seconds:g} s.",
         )
     budget = spec.budget.model_copy(update={"wall_seconds": wall_seconds, "tokens": None, "usd": None})
-    changes = {"agent": AGENT, "driver": None, "record_driver": None, "replay_driver": None, "continues": 0}
-    changes |= {"network": "none", "keep": "none", "budget": budget}
+    changes: dict[str, object] = {"agent": AGENT, "continues": 0, "network": "none", "keep": "none"}
+    changes |= {"driver": None, "record_driver": None, "replay_driver": None, "budget": budget}
     return spec.model_copy(update={**changes, "sandbox": request.sandbox or view.used_sandbox})

@@ -25,8 +25,6 @@ class Settings:
     downloads: tuple[Path, ...] = ()
     """XDG_CACHE_HOME, HF_HOME, HF_HUB_CACHE, HF_DATASETS_CACHE: where official files are downloaded to, like
     ~/.cache. No sandbox shows them."""
-    other_runs: tuple[Path, ...] = ()
-    """Runs directories beside `runs` that no sandbox may show either."""
     gpus: str | None = None
     """CUDA_VISIBLE_DEVICES: the GPUs of the agent and of grading, if not all are to be used."""
     python_path: tuple[Path, ...] = ()
