@@ -26,8 +26,8 @@ from agent2rl.record.revisions import read_revision_files
 from agent2rl.record.workspace_reader import WorkspaceWatcher
 from agent2rl.run import agent_observer, agent_session
 from agent2rl.run.agent_observer import AgentObserver, ProcessMonitor
-from agent2rl.run.process_commands import LONGEST_COMMAND, CommandLine
 from agent2rl.run.machine import GpuSampler
+from agent2rl.run.process_commands import LONGEST_COMMAND, CommandLine
 from tests.helpers.run_launcher import FinishedRun, RunLauncher
 from tests.helpers.sandbox_runner import SandboxRunner
 

@@ -18,7 +18,7 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from agent2rl.analysis.programs.command_lines import LAUNCHERS, PYTHON, SHELLS
+from agent2rl.analysis.program_names import LAUNCHERS, PYTHON, SHELLS
 from agent2rl.core.events import FileSeen, ProcessEnd, ProcessStart, TimelineEvent
 from agent2rl.core.reproduction import WORKSPACE_MARK, RecordedStep
 

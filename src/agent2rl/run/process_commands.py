@@ -43,7 +43,7 @@ def read_command_line(pid: int) -> CommandLine:
     words = raw.decode(errors="replace").rstrip("\0")
     whole = shlex.join(words.split("\0")) if words else ""
     text = sanitize_line(whole, LONGEST_COMMAND)
-    exact = text == whole and "\ufffd" not in whole and len(raw) < READ_BYTES
+    exact = bool(text) and text == whole and "\ufffd" not in whole and len(raw) < READ_BYTES
     return CommandLine(text, exact, _read_directory(pid), _read_environment(pid))
 
 
