@@ -25,6 +25,7 @@ from agent2rl.core import (
     llm,
     model,
     records,
+    reproduction,
     sandbox,
     self_reports,
     task,
@@ -162,6 +163,7 @@ def run_directory() -> str:
         submission.record: _kinds(grading_records, "Submission EvalScore Interval"),
         submission.manifest: [grading_records.Manifest, grading_records.FileHash],
         run.files: [records.RunFiles],
+        run.additions: [records.LedgerEntry, reproduction.Reproduction, reproduction.RecordedStep],
         submission.lineage: [LineageReport, TensorLineage],
         submission.results_file("feedback"): _kinds(
             grading_records, "ExampleResult SampledAnswer TrajectoryTurn"

@@ -9,6 +9,10 @@ import httpx
 import pytest
 
 from agent2rl.bundles.secret_scan import SecretScanner, scan_code
+from agent2rl.bundles.unpacking import open_bundle
+from agent2rl.core.reproduction import Reproduction
+from agent2rl.record.additions import append_addition, read_additions
+from agent2rl.record.ledger import read_ledger
 from agent2rl.record.paths import RunPaths
 from agent2rl.record.reader import read_run
 from agent2rl.report import run_report
@@ -237,3 +241,24 @@ def test_the_best_weights_come_along_when_asked_for(
     changed[-1] ^= 1
     target.write_bytes(parts.with_file(weights, bytes(changed)).build())
     assert f"{weights} was changed" in shared_launcher.cli("verify", str(target)).stdout
+
+
+def test_a_bundle_has_the_results_of_reproductions_without_their_runs(
+    shared_launcher: RunLauncher, earlier_run: RunPaths, tmp_path: Path
+) -> None:
+    run_id = f"{earlier_run.run_id}-again"
+    shutil.copytree(earlier_run.root, tmp_path / run_id)
+    shutil.move(tmp_path / run_id, earlier_run.reproduction_paths(run_id).root)
+    head = read_ledger(earlier_run.ledger, earlier_run.ledger_head).entries[-1].hash
+    answer = Reproduction(at=1.0, submission=1, revision=1, answer="reproduced", run=run_id, run_head=head)
+    append_addition(earlier_run, "reproduction", answer.model_dump(mode="json"))
+    path = tmp_path / "with-reproduction.tar.zst"
+    written = shared_launcher.cli("bundle", str(earlier_run.root), "-o", str(path))
+    assert written.returncode == 0, written.stderr
+    verified = shared_launcher.cli("verify", str(path))
+    assert verified.returncode == 0, verified.stdout
+    assert "not covered: reproductions/: the record has the results" in verified.stdout
+    with open_bundle(path) as bundle:
+        assert not bundle.paths.reproductions.exists()
+        (reproduction,) = read_additions(bundle.paths, head).list_reproductions()
+    assert reproduction == answer

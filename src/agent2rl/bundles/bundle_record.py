@@ -34,6 +34,7 @@ DEEPEST = 8
 PART = re.compile(r"[A-Za-z0-9_@+=,-][A-Za-z0-9_@+=,.~-]*", re.ASCII)
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,119}", re.ASCII)
 WEIGHTS = re.compile(r"submissions/[1-9][0-9]{0,8}/model/")
+REPRODUCTIONS = "reproductions/"
 CODE = "revisions/"
 CODE_FILES = re.compile(
     r"HEAD|config|description|packed-refs|info/exclude|refs/heads/[a-z]+"
@@ -183,7 +184,7 @@ def _find_unchecked_fault(record: BundleRecord) -> str | None:
         if scrubbed.path not in names or not SCRUBBABLE.fullmatch(scrubbed.path):
             return f"nothing may be replaced in {scrubbed.path[:100]!r}"
     for left_out in record.left_out:
-        if left_out.path != CODE and not WEIGHTS.fullmatch(left_out.path):
+        if left_out.path not in (CODE, REPRODUCTIONS) and not WEIGHTS.fullmatch(left_out.path):
             return f"{left_out.path[:100]!r} may not be left out"
         if any(name.startswith(left_out.path) for name in names):
             return f"{left_out.path} is left out and there"

@@ -23,6 +23,7 @@ from agent2rl.bundles.bundle_record import (
     FOLDER,
     FORMAT,
     RECORD_NAME,
+    REPRODUCTIONS,
     SCRUBBABLE,
     SIGNATURE_NAME,
     WEIGHTS,
@@ -144,6 +145,9 @@ def _list_left_out(view: RunView, options: BundleOptions) -> Iterator[LeftOutFil
         if folder.is_dir() and not (options.with_model and submission.id == best):
             reason = "the weights are not in the bundle; their hashes are in the manifest"
             yield LeftOutFiles(path=f"{view.paths.relative_name(folder)}/", reason=reason)
+    if view.paths.reproductions.is_dir():
+        reason = "the record has the results of reproductions, and the last hash of their ledgers"
+        yield LeftOutFiles(path=REPRODUCTIONS, reason=reason)
     if options.without_code and view.paths.revisions.is_dir():
         yield LeftOutFiles(path=CODE, reason="the agent's code was left out when it was bundled")
 
@@ -164,7 +168,9 @@ def _list_sources(view: RunView, report: Path, left_out: Sequence[LeftOutFiles])
     record = [*list_run_files(paths), paths.ledger, paths.ledger_head, paths.files, paths.result]
     for model in paths.submissions.glob("*/model"):
         record += [path for path in model.rglob("*") if not path.is_dir() or path.is_symlink()]
-    names = {paths.relative_name(path) for path in record if path != paths.files or path.exists()}
+    may_lack = {paths.files, paths.additions, paths.additions_head}
+    record += [paths.additions, paths.additions_head]
+    names = {paths.relative_name(path) for path in record if path not in may_lack or path.exists()}
     names = {name for name in names if not any(name.startswith(each.path) for each in left_out)}
     sources = [_SourceFile(name, paths.root, name) for name in names]
     sources += [

@@ -171,8 +171,8 @@ def verify_command(
     """Check that the record of RUN (a run or a bundle) is unchanged.
 
     This recomputes the ledger's hash chain, the manifest of every submission, the hash of every file in the
-    ledger and every revision of the agent's code. It reports the first mismatch. Files that no hash covers
-    are listed with the reason.
+    ledger and every revision of the agent's code. What was added later, such as reproductions, is checked in
+    the same way. It reports the first mismatch. Files that no hash covers are listed with the reason.
 
     A bundle is checked as a whole before anything of it is read. Its signature is shown; with --signers, it
     must be of one of them.
@@ -207,4 +207,7 @@ def _print_verification(verification: Verification, as_json: bool) -> None:
         click.echo(
             f"{verification.records} ledger records, {verification.files} files, head {verification.head}"
         )
+        if verification.additions_head:
+            added = f"{verification.additions} records added later, head {verification.additions_head}"
+            click.echo(added)
         click.echo("the record holds" if verification.holds else f"DOES NOT HOLD: {verification.fault}")

@@ -30,6 +30,7 @@ COMMANDS = {
     "transcript": "Show what a run's agent said and did.",
     "revisions": "List the revisions of an agent's code, or diff two of them.",
     "checkout": "Write a code revision into a folder.",
+    "reproduce": "Train a submission again from its recorded code.",
     "verify": "Check that a run's record is unchanged.",
     "bundle": "Write a run into one file that others can check.",
     "rejudge": "Grade a run's kept outputs again, with another judge or rule.",

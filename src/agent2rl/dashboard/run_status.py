@@ -161,7 +161,8 @@ def _find_deadline(view: RunView, start: LedgerEntry, now: float) -> float | Non
 def compute_run_stamp(paths: RunPaths) -> str:
     """Return a stamp that differs whenever the analysis may."""
     sizes = []
-    for path in (paths.ledger_head, paths.events, paths.usage, paths.result, paths.claims, paths.transcript):
+    heads = (paths.ledger_head, paths.additions_head)
+    for path in (*heads, paths.events, paths.usage, paths.result, paths.claims, paths.transcript):
         try:
             info = path.stat()
             sizes.append(f"{info.st_mtime_ns}-{info.st_size}")

@@ -4,6 +4,7 @@ When a run is closed, the ledger pins every file of the run directory through `f
 in runs of older versions, it pins files one by one. Files that are not covered are listed with the reason.
 """
 
+import itertools
 import os
 import re
 import time
@@ -17,6 +18,7 @@ from agent2rl.core.grading_records import Manifest, Submission, describe_kept_we
 from agent2rl.core.records import LedgerEntry, Record, RunFiles
 from agent2rl.grading.freeze import compute_manifest
 from agent2rl.record import ledger
+from agent2rl.record.additions import AdditionsReading, read_additions
 from agent2rl.record.files import canonical_json_line, sha256_beginning, sha256_file
 from agent2rl.record.paths import RunPaths, is_plain_file, list_run_files, uncovered_reasons
 from agent2rl.record.reader import read_events
@@ -47,6 +49,10 @@ class Verification(Record):
     records: int
     files: int
     head: str
+    additions: int = 0
+    """Records that were added after the run was closed."""
+    additions_head: str | None = None
+    """The hash of the last of them; None if there is none."""
     notes: tuple[str, ...] = ()
     not_covered: tuple[UncoveredFiles, ...] = ()
 
@@ -68,7 +74,10 @@ ALL_CHECKED = UncheckedFiles()
 
 
 def verify_run(
-    paths: RunPaths, head: str | None = None, unchecked: UncheckedFiles = ALL_CHECKED
+    paths: RunPaths,
+    head: str | None = None,
+    unchecked: UncheckedFiles = ALL_CHECKED,
+    may_have_additions: bool = True,
 ) -> Verification:
     """Verify a run; with `head`, also that its last record has this hash.
 
@@ -78,11 +87,14 @@ def verify_run(
     fault = chain.fault
     if not chain.entries:
         fault = fault or "the ledger is empty"
+    added = read_additions(paths, chain.entries[-1].hash if chain.entries else "")
     files = 0
     if fault is None and head is not None and head != chain.entries[-1].hash:
         fault = f"the last ledger record is not the one with the hash {head}"
     if fault is None:
-        for fault in _find_faults(paths, chain.entries, unchecked):
+        own_faults = _find_faults(paths, chain.entries, unchecked)
+        addition_faults = _find_addition_faults(paths, added, may_have_additions, unchecked)
+        for fault in itertools.chain(own_faults, addition_faults):
             if fault is not None:
                 break
             files += 1
@@ -92,9 +104,35 @@ def verify_run(
         records=len(chain.entries),
         files=files,
         head=chain.entries[-1].hash if chain.entries else "",
-        notes=tuple(_list_notes(paths, chain)),
+        additions=len(added.entries),
+        additions_head=added.head or None,
+        notes=tuple(_list_notes(paths, chain, added)),
         not_covered=tuple(_list_uncovered(paths, chain.entries, unchecked)),
     )
+
+
+def _find_addition_faults(
+    paths: RunPaths, added: AdditionsReading, may_exist: bool, unchecked: UncheckedFiles
+) -> Iterator[str | None]:
+    """Check what was added after the run was closed, with the run of each reproduction."""
+    if added.fault:
+        yield added.fault
+        return
+    if added.entries and not may_exist:
+        yield f"{paths.additions.name} was added"
+        return
+    for reproduction in added.list_reproductions():
+        if reproduction.run is None:
+            continue
+        where = paths.reproduction_paths(reproduction.run)
+        name = _sanitize_name(paths.relative_name(where.root))
+        if name in unchecked:
+            continue
+        if where.root.parent != paths.reproductions or not where.ledger.exists():
+            yield f"{name} is missing"
+            continue
+        verification = verify_run(where, reproduction.run_head, may_have_additions=False)
+        yield None if verification.holds else f"{name}: {verification.fault}"
 
 
 def _find_faults(
@@ -307,7 +345,7 @@ def _sanitize_name(name: str) -> str:
     return sanitize_line(name, LONGEST_NAME)
 
 
-def _list_notes(paths: RunPaths, chain: ledger.LedgerReading) -> Iterator[str]:
+def _list_notes(paths: RunPaths, chain: ledger.LedgerReading, added: AdditionsReading) -> Iterator[str]:
     if chain.torn:
         yield "the last ledger line was cut off in the middle of a write: a crash; all before it counts"
     if not paths.result.exists():
@@ -321,6 +359,11 @@ def _list_notes(paths: RunPaths, chain: ledger.LedgerReading) -> Iterator[str]:
         if entry.kind == "baseline" and entry.data.get("cached"):
             yield _describe_cached_baseline(entry)
     submissions = _read_submissions(chain.entries)
+    if paths.reproductions.exists() and not added.fault:
+        recorded = {each.run for each in added.list_reproductions()}
+        for path in sorted(paths.reproductions.iterdir()):
+            if path.name not in recorded:
+                yield f"{_sanitize_name(paths.relative_name(path))} is not a finished reproduction"
     if any(each.content_sha256 and not each.kept for each in submissions.values()):
         kept = describe_kept_weights(submissions.values())
         yield f"weights were kept {kept}; of the others, manifests and results are checked"
@@ -356,6 +399,8 @@ def _list_uncovered(
         for path, reason in uncovered_reasons(paths).items()
         if path.exists()
     }
+    if paths.reproductions.exists():
+        reasons[f"{paths.reproductions.name}/*/workspace/"] = uncovered_reasons(paths)[paths.workspace]
     if not _find_files_pin(entries):
         closed = bool(entries) and entries[-1].kind == "closed"
         why = (

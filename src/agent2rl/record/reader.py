@@ -20,8 +20,10 @@ from agent2rl.core.grading_records import (
 from agent2rl.core.llm import LlmExchange
 from agent2rl.core.network import NetworkRequest
 from agent2rl.core.records import PythonLock, Record, RolloutCounts, Rollouts, RunResult, RunSpec
+from agent2rl.core.reproduction import Reproduction
 from agent2rl.core.self_reports import AttemptClaims, Transcript
 from agent2rl.record import ledger
+from agent2rl.record.additions import read_additions
 from agent2rl.record.paths import RunPaths
 from agent2rl.record.run_lock import is_held
 
@@ -43,6 +45,19 @@ class RunView:
     contamination: Contamination | None
     chain: ledger.LedgerReading
     notes: tuple[str, ...]
+    reproductions: tuple[Reproduction, ...] = ()
+    """Added after the run was closed, oldest first."""
+
+    @property
+    def latest_reproductions(self) -> dict[int, Reproduction]:
+        """The last reproduction of each submission that has one."""
+        return {each.submission: each for each in self.reproductions}
+
+    @property
+    def best_reproduction(self) -> Reproduction | None:
+        """The last reproduction of the best submission."""
+        best = self.result.best if self.result else None
+        return self.latest_reproductions.get(best.id) if best else None
 
     @property
     def contamination_summary(self) -> ContaminationSummary | None:
@@ -99,6 +114,9 @@ def read_run(paths: RunPaths) -> RunView:
     submissions = [
         _read_record(paths.submission_paths(number).record, Submission, notes) for number in numbers
     ]
+    added = read_additions(paths, chain.entries[-1].hash if chain.entries else "")
+    if added.fault:
+        notes.append(f"additions cannot be used ({added.fault})")
     return RunView(
         paths=paths,
         spec=spec,
@@ -111,6 +129,7 @@ def read_run(paths: RunPaths) -> RunView:
         ),
         chain=chain,
         notes=tuple(notes),
+        reproductions=() if added.fault else added.list_reproductions(),
     )
 
 
