@@ -85,6 +85,11 @@ class Fingerprint:
     def name(self) -> str:
         return self.header.name
 
+    @property
+    def asset_name(self) -> str:
+        """Its name among the inputs of a run."""
+        return f"sibling {self.name}"
+
     @cached_property
     def dtypes(self) -> dict[str, str]:
         return {entry.name: entry.dtype for entry in self.header.matrices}
@@ -256,7 +261,8 @@ def _read_matrices(path: Path, header: FingerprintHeader, numbers: bytes) -> dic
     width = length + 2 * NORMS
     if len(numbers) != 4 * width * count:
         raise _refuse(path, f"it has {len(numbers):,} bytes of numbers; {4 * width * count:,} are needed")
-    table = np.frombuffer(numbers, "<f4").reshape(count, width).astype(np.float64)
+    with np.errstate(all="ignore"):
+        table = np.frombuffer(numbers, "<f4").reshape(count, width).astype(np.float64)
     if not np.isfinite(table).all() or np.abs(table).max() > np.sqrt(np.finfo(np.float32).max):
         raise _refuse(path, "its numbers are not finite, or too large")
     if (table[:, length:] < 0).any():

@@ -43,9 +43,10 @@ ALIKE = 0.85
 MATCHED = 0.2
 """Share of the matrices that must reach it; the others may have been replaced or trained since."""
 LEAST_MATCHED = 2
+"""One matrix alone, as in a linear model, may reach the same optimum by any training."""
 EVEN = 0.1
-"""Training from the base has a wider interquartile range of the sibling's share over the matrices, relative to
-its median."""
+"""Training from the base has a wider interquartile range of the sibling's share over the matrices, relative
+to its median."""
 EVEN_COSINE, EVEN_MATRICES = 0.2, 8
 """Below this median cosine, or with fewer matrices, the share is not known well enough."""
 SAME_NORMS = 0.3
@@ -232,7 +233,7 @@ def _sum_up(name: str, matrices: Sequence[MatrixLikeness]) -> SiblingDistance:
 
 def _decide_alike(distance: SiblingDistance, shares: int) -> Likeness | None:
     matched, cosine, spread = distance.matched or 0.0, distance.cosine or 0.0, distance.spread
-    if matched > MATCHED and matched * distance.matrices >= min(LEAST_MATCHED, distance.matrices):
+    if matched > MATCHED and matched * distance.matrices >= LEAST_MATCHED:
         return "direction"
     if spread is not None and spread <= EVEN and cosine >= EVEN_COSINE and shares >= EVEN_MATRICES:
         return "share"

@@ -240,6 +240,8 @@ def build_flags(data: ReportData) -> list[HeadlineFlag]:
     if network and network.model_hubs:
         hosts = ", ".join(each.host for each in network.model_hubs)
         flags.append(HeadlineFlag("bad", f"The agent downloaded from a model hub: {hosts}."))
+    if view.audit and view.audit.flags:
+        flags.append(HeadlineFlag("bad", f"{tables.describe_audit(view.audit)}"))
     if data.findings.contradictions:
         count = tables.pluralize(len(data.findings.contradictions), "claim")
         flags.append(HeadlineFlag("warn", f"The record contradicts {count} by the agent.", "story"))
