@@ -155,7 +155,7 @@ def test_two_children_that_are_stored_in_a_lower_precision_do_not_share_its_roun
     """Both round the base's values in the same way, so both differ from the base by that."""
     stored = [
         {name: tensor.bfloat16() for name, tensor in get_weights(trained).items()}
-        for trained in (model_families.finetune_child(parent, 1e-5, seed=seed, steps=10) for seed in (5, 6))
+        for trained in (model_families.finetune_child(parent, 1e-6, seed=seed, steps=10) for seed in (5, 6))
     ]
     first, second = (
         model_families.write_model(weights, parent, tmp_path / str(number))
