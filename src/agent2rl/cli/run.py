@@ -297,6 +297,14 @@ DIRECTORY = click.Path(path_type=Path, file_okay=False, exists=True)
     help="Limit for the number of questions to the training judge.",
 )
 @click.option(
+    "--siblings",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    multiple=True,
+    help="A fingerprint (see: agent2rl fingerprint) of a model that no submission may look like, such as the "
+    "base model's Instruct version. Can be repeated. Those in the cache are always compared.",
+)
+@click.option(
     "--expert",
     type=ExpertParam(),
     help="Expert help for the agent of an interactive task. full: an expert that plays any training game. "
@@ -443,6 +451,7 @@ def make_run_spec(options: dict[str, Any], settings: Settings) -> RunSpec:
         judge=options["judge"],
         train_judge=options["train_judge"],
         train_judge_questions=options["train_judge_questions"],
+        siblings=tuple(str(path.resolve()) for path in options["siblings"]),
         expert=choose_expert_help(registry.find_task(task), options["expert"]),
         network=choose_network_policy(registry.find_task(task), options["network"]),
         data_dir=_resolve_path(options["data_dir"]),
