@@ -149,8 +149,12 @@ class RunPaths:
     def submission_paths(self, number: int) -> SubmissionPaths:
         return SubmissionPaths(self.submissions / str(number))
 
+    @property
+    def ablations(self) -> Path:
+        return self.root / "ablations"
+
     def ablation_paths(self, key: str) -> SubmissionPaths:
-        return SubmissionPaths(self.root / "ablations" / key)
+        return SubmissionPaths(self.ablations / key)
 
     @property
     def contamination(self) -> Path:
