@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from agent2rl.cli.options import as_json, complete_runs, resolve_run, runs_dir
-from agent2rl.report import run_report, tables
+from agent2rl.report import page_signature, run_report, tables
 from agent2rl.report.report_data import LlmSummary, ReportData
 from agent2rl.report.run_report import build_prompt, check_summary
 from agent2rl.run.judges import open_summariser
@@ -48,6 +48,8 @@ def report_command(
     if model:
         data = run_report.add_summary(data, _ask_for_summary(model, data))
     report = run_report.write_report(paths, data, output)
+    if output is None:
+        page_signature.sign_page(paths, read_settings().cache)
     if as_json:
         click.echo(report.model_dump_json())
         return

@@ -177,6 +177,10 @@ class RunPaths:
         return self.report / "report.html"
 
     @property
+    def page_signature(self) -> Path:
+        return self.report / "report.html.signature.json"
+
+    @property
     def report_text(self) -> Path:
         return self.report / "report.md"
 

@@ -79,7 +79,7 @@ def draw_scores(
             axes.plot([place], [score.value], "o", color=ACCENT, markersize=5, zorder=4)
         if len(scored) <= LABELS or one.id == best:
             _annotate_point(
-                axes, place, score.value, f"{one.id}: {score.value:.1f}" if one.id == best else str(one.id)
+                axes, place, score.value, f"{one.id}: {score.value:.2f}" if one.id == best else str(one.id)
             )
     axes.plot([], [], "o", color=ACCENT, markerfacecolor=CARD, markersize=5, label="submission")
     unscored = [at(one.accepted_at) / seconds for one in view.submissions if one.verdict and not one.score]
@@ -150,7 +150,7 @@ def _draw_held_out(axes: Axes, heldout: HeldOutScores) -> None:
         axes, 0, heldout.before.ci.high, heldout.before.value, DIM, above=True
     )  # there is room between them
     _annotate_value(axes, 1, heldout.after.ci.low, heldout.after.value, HELD, above=False)
-    gap = f"\ngap {heldout.gap:+.1f}" if heldout.gap is not None else ""
+    gap = f"\ngap {heldout.gap:+.2f}" if heldout.gap is not None else ""
     axes.set_title(f"held out{gap}", color=DIM, fontsize=8)
     axes.set(xlim=(-0.8, 1.8), xticks=[0, 1], xticklabels=["base", "best"])
     axes.tick_params(axis="y", labelleft=False)
@@ -160,7 +160,7 @@ def _draw_held_out(axes: Axes, heldout: HeldOutScores) -> None:
 def _annotate_value(axes: Axes, place: float, edge: float, value: float, colour: str, above: bool) -> None:
     look: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "fontsize": 8, "color": colour}
     offset, align = (3, "bottom") if above else (-3, "top")
-    axes.annotate(f"{value:.1f}", (place, edge), xytext=(0, offset), va=align, **look)
+    axes.annotate(f"{value:.2f}", (place, edge), xytext=(0, offset), va=align, **look)
 
 
 def _draw_points(

@@ -9,19 +9,19 @@ from datetime import UTC, datetime
 
 from agent2rl.analysis.campaigns.run_digest import RunDigest
 from agent2rl.analysis.findings import ComplianceVerdict
+from agent2rl.core.agent import UNTOUCHED_AGENT
 from agent2rl.core.record import Record
 from agent2rl.core.records import Clock, Ending, ExpertHelp, IsolationLevel, Mode, Promise, ScoringProtocol
 from agent2rl.core.units import strip_path
 from agent2rl.record.reader import RunView, State
 
 REFERENCE_AGENTS = {
-    "nop": "untouched model",
+    UNTOUCHED_AGENT: "untouched model",
     "recipe": "recipe, SFT then RL",
     "recipe:sft": "recipe, SFT",
     "recipe:grpo": "recipe, RL",
 }
 """Agents that need no LLM and give a score its scale. Their runs are measured and ranked like all others."""
-UNTOUCHED_AGENT = "nop"
 KEY_LENGTH = 6
 
 

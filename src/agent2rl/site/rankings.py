@@ -16,9 +16,10 @@ from agent2rl.analysis.campaigns.leaderboard import (
     build_leaderboard,
 )
 from agent2rl.analysis.campaigns.run_digest import RunDigest, group_by
+from agent2rl.core.agent import UNTOUCHED_AGENT
 from agent2rl.core.records import PROTOCOLS, ScoringProtocol
 from agent2rl.report.formatting import format_duration
-from agent2rl.site.listing import REFERENCE_AGENTS, UNTOUCHED_AGENT, RunListing
+from agent2rl.site.listing import REFERENCE_AGENTS, RunListing
 from agent2rl.site.published_run import PublishedRun
 from agent2rl.site.references import ReferenceResult, ReferenceRow, list_reference_rows
 
