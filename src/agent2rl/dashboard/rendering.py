@@ -35,18 +35,16 @@ def render_response(
 
 
 def read_script(name: str) -> str:
-    return (
-        page_templates.read_template_file(name)
-        if name == "report.js"
-        else (STATIC / name).read_text(encoding="utf-8")
-    )
+    if name == "charts.js":
+        return page_templates.read_chart_script()
+    if name == "report.js":
+        return page_templates.read_template_file(name)
+    return (STATIC / name).read_text(encoding="utf-8")
 
 
 def read_style() -> str:
     """Return the style sheet of reports plus that of the dashboard."""
-    return page_templates.read_template_file("report.css") + (STATIC / "dashboard.css").read_text(
-        encoding="utf-8"
-    )
+    return page_templates.read_style() + (STATIC / "dashboard.css").read_text(encoding="utf-8")
 
 
 def extract_report(text: str) -> str:

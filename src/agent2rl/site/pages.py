@@ -4,7 +4,6 @@ Everything about a run is untrusted: it is escaped as in reports, and the policy
 site's own script.
 """
 
-import base64
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -13,9 +12,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup
-
-from agent2rl import __version__
 from agent2rl.report import campaign_tables, formatting, page_templates
 from agent2rl.site.contents import SiteContents
 from agent2rl.site.listing import RunListing
@@ -90,21 +86,10 @@ def _render_run(contents: SiteContents, run: PublishedRun) -> str:
 
 
 def _render(template: str, up: str, contents: SiteContents, **values: Any) -> str:
-    script = read_script()
-    return (
-        _create_environment()
-        .get_template(template)
-        .render(
-            **values,
-            up=up,
-            contents=contents,
-            site_title=contents.title,
-            version=__version__,
-            style=Markup(_read_style()),
-            script=Markup(script),
-            hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        )
-    )
+    charts = page_templates.read_chart_script() if values.get("figures") or values.get("drawn") else ""
+    frame = page_templates.describe_frame(_read_style(), charts + read_script())
+    page = _create_environment().get_template(template)
+    return page.render(**values, **frame, up=up, contents=contents, site_title=contents.title)
 
 
 @cache
@@ -132,7 +117,7 @@ def read_script() -> str:
 
 @cache
 def _read_style() -> str:
-    return page_templates.read_template_file("report.css") + (FOLDER / "site.css").read_text(encoding="utf-8")
+    return page_templates.read_style() + (FOLDER / "site.css").read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True)
