@@ -23,6 +23,7 @@ COMMANDS = {
     "campaign": "Run a matrix of experiments from a file.",
     "view": "Watch runs in a browser.",
     "leaderboard": "Rank agents, drivers, models and modes across many runs.",
+    "site": "Write a public leaderboard of runs as a static site.",
     "show": "Show a run, whether it is running, finished or crashed.",
     "report": "Analyse a run and write its report.",
     "export": "Export runs as csv, jsonl, parquet or atif.",

@@ -7,7 +7,7 @@ import click
 from agent2rl.bundles.unpacking import is_bundle
 from agent2rl.cli.options import as_json, complete_runs, runs_dir
 from agent2rl.cli.run_argument import open_run
-from agent2rl.report import run_report, tables
+from agent2rl.report import page_signature, run_report, tables
 from agent2rl.report.report_data import LlmSummary, ReportData
 from agent2rl.report.run_report import build_prompt, check_summary
 from agent2rl.run.judges import open_summariser
@@ -53,6 +53,8 @@ def report_command(
     if model:
         data = run_report.add_summary(data, _ask_for_summary(model, data))
     report = run_report.write_report(paths, data, output)
+    if output is None:
+        page_signature.sign_page(paths, read_settings().cache)
     if as_json:
         click.echo(report.model_dump_json())
         return

@@ -50,7 +50,7 @@ from agent2rl.evaluators.task_data import read_prompts
 from agent2rl.record.paths import RunPaths
 from agent2rl.record.reader import read_run
 from agent2rl.record.recorder import Notify
-from agent2rl.report import export, run_report
+from agent2rl.report import export, page_signature, run_report
 from agent2rl.run.agent_network import choose_network_policy
 from agent2rl.run.agent_python import find_agent_python
 from agent2rl.run.assets import choose_default_engine, pin_model_name
@@ -126,6 +126,7 @@ def write_run_report(paths: RunPaths) -> Path | None:
     began = time.monotonic()
     try:
         run_report.write_report(paths)
+        page_signature.sign_page(paths, read_settings().cache)
     except Exception as error:
         logger.debug("Writing the report failed", exc_info=True)
         click.echo(f"warning: cannot write the report: {type(error).__name__}: {error}", err=True)

@@ -154,8 +154,12 @@ class RunPaths:
     def submission_paths(self, number: int) -> SubmissionPaths:
         return SubmissionPaths(self.submissions / str(number))
 
+    @property
+    def ablations(self) -> Path:
+        return self.root / "ablations"
+
     def ablation_paths(self, key: str) -> SubmissionPaths:
-        return SubmissionPaths(self.root / "ablations" / key)
+        return SubmissionPaths(self.ablations / key)
 
     @property
     def contamination(self) -> Path:
@@ -180,6 +184,10 @@ class RunPaths:
     @property
     def report_page(self) -> Path:
         return self.report / "report.html"
+
+    @property
+    def page_signature(self) -> Path:
+        return self.report / "report.html.signature.json"
 
     @property
     def report_text(self) -> Path:
