@@ -1,4 +1,4 @@
-"""The commands `export`, which writes rows or trajectories, and `track`, which mirrors runs in a tracker."""
+"""The commands `export`, for other programs, and `track`, which mirrors runs in a tracker."""
 
 import logging
 import sys
@@ -21,41 +21,64 @@ from agent2rl.trackers.mirror import describe_failure
 logger = logging.getLogger(__name__)
 
 
-@click.command("export")
-@click.argument("form", type=click.Choice(["csv", "jsonl", "parquet", "atif"]))
-@click.argument("runs", nargs=-1, metavar="[RUN]...")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    help="The file to write, or the folder for atif.  [default: print csv and jsonl to stdout]",
+TO_STDOUT = "The file to write.  [default: print to stdout]"
+RUN_EXPORTS = (
+    ("csv", "Export one row per run, with the columns of the published harness.", TO_STDOUT),
+    ("jsonl", "Export everything known of each run; metrics and route only if it has a report.", TO_STDOUT),
+    ("parquet", "Export the same data as jsonl, for data frames.", "The file to write."),
+    ("atif", "Export the trajectories of LLM-driven agents, one file per run.", "The folder to write to."),
+    ("inspect", "Export transcripts and gradings as logs for `inspect view`.", "The folder to write to."),
 )
-@runs_dir
-def export_command(form: str, runs: tuple[str, ...], output: Path | None, runs_dir: Path | None) -> None:
-    """Export runs for other programs: the given runs, or all runs in the runs directory.
+"""The forms of runs: name, help, help of -o."""
 
-    \b
-    csv      one row per run, with the columns of the published harness (like results.csv in a runs directory)
-    jsonl    one object per run with everything known; metrics and route only if the run has a report
-    parquet  the same data as jsonl, for data frames
-    atif     the trajectories of LLM-driven agents, one file per run
+
+@click.group("export")
+def export_command() -> None:
+    """Export runs, or a task, for other programs.
+
+    Runs are named by their ids or directories; without names, all runs in the runs directory are exported.
 
     \b
     agent2rl export csv > results.csv
     agent2rl export parquet -o runs.parquet
-    agent2rl export atif 20261116 -o trajectories
+    agent2rl export inspect latest -o logs
+    agent2rl export harbor --task gsm8k-mini -o gsm8k-mini
     """
+
+
+def _export_runs(form: str, runs: tuple[str, ...], output: Path | None, runs_dir: Path | None) -> None:
     chosen = [resolve_run(name, runs_dir) for name in runs] or _list_all_runs(runs_dir)
     if form in ("csv", "jsonl"):
         _write_rows(form, chosen, output)
         return
     if output is None:
         raise UserError(f"{form} cannot be printed.", "Choose where to write it: -o PATH.")
+    if form in ("atif", "inspect") and output.exists() and not output.is_dir():
+        raise UserError(f"{output} is not a folder.", "Choose a folder: -o FOLDER.")
+    if form == "inspect":
+        logs = export.write_inspect_logs(chosen, output)
+        click.echo(f"{logs} {'log' if logs == 1 else 'logs'} in {output}")
+        return
     if form == "atif":
         count = export.write_atif(chosen, output)
     else:
         count = export.write_parquet([read_run(paths) for paths in chosen], output)
     click.echo(f"{count} {'run' if count == 1 else 'runs'} in {output}")
+
+
+def _add_run_export(form: str, help_text: str, output_help: str) -> None:
+    """Add the command that exports runs in a form: the given runs, or all runs in the runs directory."""
+
+    @export_command.command(form, help=help_text)
+    @click.argument("runs", nargs=-1, metavar="[RUN]...")
+    @click.option("-o", "--output", type=click.Path(path_type=Path), help=output_help)
+    @runs_dir
+    def export_runs(runs: tuple[str, ...], output: Path | None, runs_dir: Path | None) -> None:
+        _export_runs(form, runs, output, runs_dir)
+
+
+for _form, _help_text, _output_help in RUN_EXPORTS:
+    _add_run_export(_form, _help_text, _output_help)
 
 
 def _list_all_runs(runs_dir: Path | None) -> Sequence[RunPaths]:

@@ -25,7 +25,7 @@ COMMANDS = {
     "leaderboard": "Rank agents, drivers, models and modes across many runs.",
     "show": "Show a run, whether it is running, finished or crashed.",
     "report": "Analyse a run and write its report.",
-    "export": "Export runs as csv, jsonl, parquet or atif.",
+    "export": "Export runs or tasks for other programs.",
     "track": "Mirror runs in W&B, MLflow, Trackio or a folder.",
     "transcript": "Show what a run's agent said and did.",
     "revisions": "List the revisions of an agent's code, or diff two of them.",
