@@ -5,15 +5,29 @@ import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
+from typing import Any, get_args
 
 import click
 
-from agent2rl.cli.options import resolve_run, runs_dir, track_group, validate_trackers
+from agent2rl import registry
+from agent2rl.cli.options import (
+    DurationParam,
+    ExpertParam,
+    complete_names,
+    resolve_run,
+    runs_dir,
+    track_group,
+    validate_trackers,
+)
 from agent2rl.core.errors import UserError
+from agent2rl.core.records import Mode
 from agent2rl.core.tracker import Tracker
+from agent2rl.interop.harbor_export import HarborOptions, export_harbor_task
+from agent2rl.interop.verifiers_export import export_verifiers_package
 from agent2rl.record.paths import RunPaths
 from agent2rl.record.reader import read_run
 from agent2rl.report import export
+from agent2rl.run.assets import choose_default_engine
 from agent2rl.run.settings import read_settings
 from agent2rl.trackers import mirror
 from agent2rl.trackers.mirror import describe_failure
@@ -21,6 +35,7 @@ from agent2rl.trackers.mirror import describe_failure
 logger = logging.getLogger(__name__)
 
 
+DIRECTORY = click.Path(path_type=Path, file_okay=False, exists=True)
 TO_STDOUT = "The file to write.  [default: print to stdout]"
 RUN_EXPORTS = (
     ("csv", "Export one row per run, with the columns of the published harness.", TO_STDOUT),
@@ -79,6 +94,105 @@ def _add_run_export(form: str, help_text: str, output_help: str) -> None:
 
 for _form, _help_text, _output_help in RUN_EXPORTS:
     _add_run_export(_form, _help_text, _output_help)
+
+
+@export_command.command("harbor")
+@click.option(
+    "--task",
+    required=True,
+    shell_complete=complete_names("tasks"),
+    help="The task (see: agent2rl list tasks).",
+)
+@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="The new folder.")
+@click.option(
+    "--model",
+    shell_complete=complete_names("models"),
+    default="abacus",
+    show_default=True,
+    help="The base model: shipped, of the hub, or a directory.",
+)
+@click.option("--engine", help="The engine that grades.  [default: the model's own]")
+@click.option(
+    "--budget",
+    type=DurationParam(),
+    default="10m",
+    show_default=True,
+    help="The agent's time: 90s, 10m, 12h.",
+)
+@click.option(
+    "--grading-time",
+    type=DurationParam(),
+    default="1h",
+    show_default=True,
+    help="Time limit for one grading.",
+)
+@click.option(
+    "--mode", type=click.Choice(get_args(Mode)), default="free", show_default=True, help="As in `run`."
+)
+@click.option("--expert", type=ExpertParam(), help="As in `run`.  [default: the task's]")
+@click.option(
+    "--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="The random seed."
+)
+@click.option("--gpus", type=click.IntRange(0), default=0, show_default=True, help="GPUs for each container.")
+@click.option("--data-dir", type=DIRECTORY, help="The directory with the task's official files.")
+@click.option(
+    "--tasks-dir", type=DIRECTORY, multiple=True, help="Also look for task folders here. Can be repeated."
+)
+def export_harbor(
+    output: Path, task: str, data_dir: Path | None, tasks_dir: tuple[Path, ...], **options: Any
+) -> None:
+    """Export a task as a Harbor task, with a verifier that grades as a run does.
+
+    The verifier has a container of its own, with the evaluation data and the grader. The agent's container
+    has the training data, and both mount the base model read-only from one volume.
+
+    \b
+    agent2rl export harbor --task gsm8k-mini -o gsm8k-mini
+    agent2rl export harbor --task gsm8k --data-dir DIR --model Qwen/Qwen2.5-7B-Instruct --budget 12h \\
+        --gpus 1 -o gsm8k-qwen
+    """
+    settings = read_settings()
+    model = options["model"]
+    chosen = HarborOptions(
+        task=registry.resolve_task_name(task, (*tasks_dir, *settings.tasks), data_dir),
+        model=model,
+        engine=options["engine"] or choose_default_engine(model, ()),
+        wall_seconds=options["budget"],
+        grading_seconds=options["grading_time"],
+        mode=options["mode"],
+        expert=options["expert"],
+        seed=options["seed"],
+        gpus=options["gpus"],
+        data_dir=data_dir,
+    )
+    exported = export_harbor_task(chosen, output, settings, lambda text: click.echo(text, err=True))
+    click.echo(f"task: {output}")
+    click.echo(f"volume: {exported.volume}, to be filled with {exported.model_directory}: see README.md")
+
+
+@export_command.command("verifiers")
+@click.option(
+    "--task",
+    required=True,
+    shell_complete=complete_names("tasks"),
+    help="The task (see: agent2rl list tasks).",
+)
+@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="The new folder.")
+@click.option("--data-dir", type=DIRECTORY, help="The directory with the task's official files.")
+def export_verifiers(task: str, output: Path, data_dir: Path | None) -> None:
+    """Export a task's training games as an environment package for verifiers.
+
+    The package has the training games and the grader's prompts, and no evaluation data.
+
+    \b
+    agent2rl export verifiers --task alfworld-mini -o alfworld-mini
+    pip install ./alfworld-mini && vf-eval agent2rl-alfworld-mini
+    """
+    settings = read_settings()
+    name = export_verifiers_package(
+        registry.resolve_task_name(task, settings.tasks, data_dir), data_dir, output, settings
+    )
+    click.echo(f"environment {name}: {output}")
 
 
 def _list_all_runs(runs_dir: Path | None) -> Sequence[RunPaths]:

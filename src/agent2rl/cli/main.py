@@ -26,6 +26,7 @@ COMMANDS = {
     "show": "Show a run, whether it is running, finished or crashed.",
     "report": "Analyse a run and write its report.",
     "export": "Export runs or tasks for other programs.",
+    "import": "Run a task of another framework here.",
     "track": "Mirror runs in W&B, MLflow, Trackio or a folder.",
     "transcript": "Show what a run's agent said and did.",
     "revisions": "List the revisions of an agent's code, or diff two of them.",
@@ -43,6 +44,7 @@ COMMANDS = {
 }
 
 SHARED_MODULES = {
+    "import": "import_task",
     "resume": "run",
     "transcript": "inspect_record",
     "revisions": "inspect_record",
@@ -55,7 +57,7 @@ SHARED_MODULES = {
     "completion": "getting_started",
     "judge": "score",
 }
-"""Commands that share a module: command name -> module name."""
+"""Commands whose module has another name: command name -> module name."""
 
 
 class LazyGroup(click.Group):
