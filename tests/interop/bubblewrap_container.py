@@ -1,7 +1,7 @@
 """A container for Harbor that needs no Docker: bubblewrap, with the files that the Dockerfile copies.
 
-It is a Harbor environment of its own (`harbor run -e tests.interop.bubblewrap_container:BubblewrapContainer`).
-It follows the lines COPY, ENV and WORKDIR of the image's Dockerfile. The lines FROM and RUN install programs
+It is an environment of Harbor: `harbor run -e tests.interop.bubblewrap_container:BubblewrapContainer`. It
+follows the lines COPY, ENV and WORKDIR of the image's Dockerfile. The lines FROM and RUN install programs
 and packages; here those of this machine and of this Python are shown instead. Volumes of docker-compose.yaml
 are directories of this machine, named as `volumes` of the environment's options, as JSON. There is no
 network. Users are not switched.
@@ -45,7 +45,7 @@ class BubblewrapContainer(BaseEnvironment):
         if not (self.environment_dir / "Dockerfile").is_file():
             raise FileNotFoundError(f"There is no Dockerfile in {self.environment_dir}.")
 
-    async def start(self, force_build: bool) -> None:
+    async def start(self, force_build: bool) -> None:  # noqa: ARG002
         for name in ("tmp", "root", "logs"):
             (self._root / name).mkdir()
         for line in (self.environment_dir / "Dockerfile").read_text().splitlines():
@@ -75,7 +75,7 @@ class BubblewrapContainer(BaseEnvironment):
             self._workdir = words[0]
             self._in_root(words[0]).mkdir(parents=True, exist_ok=True)
 
-    async def stop(self, delete: bool) -> None:
+    async def stop(self, delete: bool) -> None:  # noqa: ARG002
         shutil.rmtree(self._root, ignore_errors=True)
 
     async def exec(
@@ -84,7 +84,7 @@ class BubblewrapContainer(BaseEnvironment):
         cwd: str | None = None,
         env: dict[str, str] | None = None,
         timeout_sec: int | None = None,
-        user: str | int | None = None,
+        user: str | int | None = None,  # noqa: ARG002
     ) -> ExecResult:
         argv = ["bwrap", "--die-with-parent", "--unshare-net", "--unshare-pid", "--cap-add", "ALL"]
         argv += ["--bind", str(self._root), "/"]
@@ -110,9 +110,7 @@ class BubblewrapContainer(BaseEnvironment):
             process.kill()
             await process.wait()
             raise
-        return ExecResult(
-            stdout=out.decode(), stderr=err.decode(), return_code=process.returncode or 0
-        )
+        return ExecResult(stdout=out.decode(), stderr=err.decode(), return_code=process.returncode or 0)
 
     async def upload_file(self, source_path: Path | str, target_path: str) -> None:
         target = self._on_host(target_path)

@@ -7,6 +7,7 @@ an error: a failure is never a number.
 """
 
 import os
+import stat
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from pydantic import ValidationError
 from agent2rl.core.errors import Agent2RLError, GradingError, MachineError
 from agent2rl.core.grading_records import Submission
 from agent2rl.core.records import Record, RunResult
-from agent2rl.grading.file_hashes import compute_manifest
+from agent2rl.grading.freeze import compute_manifest
 from agent2rl.interop.harbor_task import GRADING_FILE, MODEL_PATH, SUBMISSION, HarborGrading
 from agent2rl.record.files import write_atomically, write_record
 from agent2rl.record.paths import RunPaths
@@ -47,6 +48,7 @@ def grade_trial(tests: Path, submission: Path, model: Path, logs: Path) -> Harbo
         print(f"There is no submission: {submission} is not a directory.", flush=True)
         reward = HarborReward(reward=0.0, scored=0)
     else:
+        _make_readable(submission)
         result = _run_grading(grading, tests, submission, model, logs)
         write_record(logs / "agent2rl.json", result)
         run = read_run(RunPaths(logs / "runs" / result.run_id))
@@ -63,6 +65,14 @@ def _require_model(grading: HarborGrading, model: Path) -> None:
             f"The model at {model} is not {grading.model} as the task was exported with.",
             "Fill the volume with the files that README.md names.",
         )
+
+
+def _make_readable(submission: Path) -> None:
+    """Let the sandbox's user read the copy that Harbor made. Links are left alone, and refused later."""
+    for path in (submission, *submission.rglob("*")):
+        mode = path.lstat().st_mode
+        if stat.S_ISDIR(mode) or stat.S_ISREG(mode):
+            path.chmod(stat.S_IMODE(mode) | (0o555 if stat.S_ISDIR(mode) else 0o444))
 
 
 def _run_grading(grading: HarborGrading, tests: Path, submission: Path, model: Path, logs: Path) -> RunResult:
