@@ -70,7 +70,7 @@ class BubblewrapContainer(BaseEnvironment):
             else:
                 shutil.copy2(source, target)
         elif kind == "ENV":
-            self._image_env.update(word.split("=", 1) for word in words)
+            self._image_env.update((word.partition("=")[0], word.partition("=")[2]) for word in words)
         elif kind == "WORKDIR":
             self._workdir = words[0]
             self._in_root(words[0]).mkdir(parents=True, exist_ok=True)
