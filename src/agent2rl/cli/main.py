@@ -26,7 +26,8 @@ COMMANDS = {
     "site": "Write a public leaderboard of runs as a static site.",
     "show": "Show a run, whether it is running, finished or crashed.",
     "report": "Analyse a run and write its report.",
-    "export": "Export runs as csv, jsonl, parquet or atif.",
+    "export": "Export runs or tasks for other programs.",
+    "import": "Run a task of another framework here.",
     "track": "Mirror runs in W&B, MLflow, Trackio or a folder.",
     "transcript": "Show what a run's agent said and did.",
     "revisions": "List the revisions of an agent's code, or diff two of them.",
@@ -49,6 +50,7 @@ COMMANDS = {
 }
 
 SHARED_MODULES = {
+    "import": "import_task",
     "resume": "run",
     "transcript": "inspect_record",
     "revisions": "inspect_record",
@@ -61,7 +63,7 @@ SHARED_MODULES = {
     "completion": "getting_started",
     "judge": "score",
 }
-"""Commands that share a module: command name -> module name."""
+"""Commands whose module has another name: command name -> module name."""
 
 
 class LazyGroup(click.Group):
