@@ -22,7 +22,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import IO, Literal
 
@@ -142,7 +142,7 @@ class SandboxStart:
     argv: tuple[str, ...]
     """Command that ends up running `inside.py`."""
     plan: Mapping[str, object]
-    """The plan for `inside.py`, without `ready`."""
+    """The plan for `inside.py`. Without `ready`, it gets a descriptor for that."""
     members: Callable[[int], list[Process]]
     """Returns the processes that count towards the limits, given the pid of the started one."""
     end: Callable[["subprocess.Popen[bytes]"], None]
@@ -151,6 +151,10 @@ class SandboxStart:
     """How many of the members belong to the sandbox, not to the command."""
     descriptors: tuple[int, ...] = ()
     directory: Path | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Environment of the started program. The command does not inherit it."""
+    has_stood: Callable[[], bool] | None = None
+    """Returns whether set-up reached the start of the command. None: `inside.py` says so by a descriptor."""
 
 
 @dataclass(frozen=True)
@@ -287,7 +291,7 @@ class _LiveSandbox:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 cwd=start.directory,
-                env={},
+                env=dict(start.environment),
                 pass_fds=(*start.descriptors, ready_inside),
                 start_new_session=True,  # Ctrl-C at a terminal is for the harness alone
             )
@@ -303,7 +307,7 @@ class _LiveSandbox:
         self._ready_inside = ready_inside
 
     def send_plan(self) -> None:
-        plan = {**self._start.plan, "ready": self._ready_inside}
+        plan = {"ready": self._ready_inside, **self._start.plan}
         with suppress(BrokenPipeError):  # it has just ended; the caller will notice
             self._control.write(json.dumps(plan).encode() + b"\n")
             self._control.flush()
@@ -345,7 +349,8 @@ class _LiveSandbox:
             for _ in range(MOST_CHUNKS_AT_THE_END):
                 if not self._carry_chunk(0):
                     break
-            self.stood = os.read(self._ready, 1) == b"1"
+            has_stood = self._start.has_stood
+            self.stood = has_stood() if has_stood else os.read(self._ready, 1) == b"1"
         finally:
             os.close(self._ready)
             self._output.close()
