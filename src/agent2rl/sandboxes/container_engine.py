@@ -17,6 +17,7 @@ import secrets
 import shutil
 import subprocess
 import tarfile
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from typing import Any
 from agent2rl.core.errors import MachineError, UserError
 from agent2rl.core.system_packages import suggest_install
 from agent2rl.sandboxes import start_failures, view
+from agent2rl.sandboxes.supervise import UMASK
 
 PACKAGES = {"docker": "docker.io", "podman": "podman"}
 PASSED_VARIABLES = (
@@ -35,6 +37,7 @@ PASSED_VARIABLES = (
 )
 """Variables that an engine's client reads. It would hand proxies to the container, so they are left out."""
 COMMAND_SECONDS = 120.0
+SECONDS_TO_DIE = 30.0
 START_FIELD = 19
 """The start time in /proc/PID/stat, counted after the name."""
 ROOT_DIRECTORIES = ("dev", "etc", "home", "proc", "run", "sys", "tmp", "usr", "workspace")
@@ -124,6 +127,7 @@ def run_engine(program: str, *arguments: str, content: bytes | None = None) -> s
             env=make_client_environment(),
             timeout=COMMAND_SECONDS,
             start_new_session=True,  # Ctrl-C at a terminal is for the harness alone
+            umask=UMASK,
             check=False,
         )
     except subprocess.TimeoutExpired:
@@ -234,11 +238,19 @@ def created_container(engine: ContainerEngine, arguments: Iterable[str]) -> Iter
 
 def remove_container(engine: ContainerEngine, name: str) -> None:
     """Kill a container's processes and remove it, unless it is gone."""
-    try:
-        engine.run("rm", "--force", "--volumes", name)
-    except MachineError as error:
-        if not GONE.search(error.message):
-            raise
+    deadline = time.monotonic() + SECONDS_TO_DIE
+    while True:
+        try:
+            engine.run("rm", "--force", "--volumes", name)
+        except MachineError as error:
+            if GONE.search(error.message):
+                return
+            # Podman fails if the container ends by itself at this moment.
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+        else:
+            return
 
 
 def remove_orphans(engine: ContainerEngine) -> None:

@@ -5,6 +5,8 @@ point lies in something of the host's, it is created here, without following lin
 in a directory of their own, which no mount shows.
 """
 
+import csv
+import io
 import re
 import tempfile
 from collections.abc import Iterable
@@ -64,12 +66,22 @@ class ContainerView(view.FileSystemView):
         if enclosure.role != "program":
             self.devices = list_device_mounts(enclosure.gpus)
 
-    def make_mount_points(self) -> None:
-        """Create the mount points that lie in covers and in writable directories. Call this last."""
+    def make_mount_points(self, root: Path | None = None) -> None:
+        """Create the mount points that lie in covers and in writable directories. Call this last.
+
+        `root` is the directory that becomes the container's root, if that is one of the host's.
+        """
         for target, bind in sorted(self.binds.items()):
             parent = next((path for path in target.parents if path in self.binds), None)
-            if parent and (parent in self._covers or self.binds[parent].writable):
+            if parent is None and root:
+                supervise.make_mountpoint(root, target.relative_to("/"), bind.source)
+            elif parent and (parent in self._covers or self.binds[parent].writable):
                 supervise.make_mountpoint(self.binds[parent].source, target.relative_to(parent), bind.source)
+
+    def make_mount_options(self) -> list[str]:
+        """Return the mounts as options of an engine's command line, parents first."""
+        binds = sorted(self.binds.items(), key=lambda item: (len(item[0].parts), item[0]))
+        return [_format_mount(bind, target) for target, bind in binds]
 
     def _place(self, target: PurePosixPath, bind: ContainerBind) -> None:
         """Mount something in place of all that was mounted there or below."""
@@ -88,6 +100,14 @@ class ContainerView(view.FileSystemView):
             file.write(content)
         Path(name).chmod(0o444)
         return Path(name)
+
+
+def _format_mount(bind: ContainerBind, target: PurePosixPath) -> str:
+    """Return a mount option, which is a line of CSV: a path may contain commas."""
+    line = io.StringIO()
+    fields = ["type=bind", f"source={bind.source}", f"destination={target}"]
+    csv.writer(line, lineterminator="").writerow([*fields, *([] if bind.writable else ["ro"])])
+    return f"--mount={line.getvalue()}"
 
 
 def read_mount_points() -> list[Path]:

@@ -73,7 +73,7 @@ def main(confine: "Callable[[list[int]], None] | None" = None) -> int:
     if sockets:
         routes = [(listener, path) for _, listener, path in sockets]
         threading.Thread(target=_forward_connections, args=(routes,), daemon=True).start()
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    code = _wait_for_command(child)
     return code if code >= 0 else 128 - code
 
 
@@ -206,6 +206,14 @@ def _start_command(argv: list[str], environment: dict[str, str], text: str) -> i
         os.write(2, f"{argv[0]}: cannot start: {error.strerror}\n".encode())
     finally:
         os._exit(NOT_STARTED)
+
+
+def _wait_for_command(child: int) -> int:
+    """Wait for the command, and for every orphan that a first process of a pid namespace adopts."""
+    while True:
+        ended, status = os.waitpid(-1, 0)
+        if ended == child:
+            return os.waitstatus_to_exitcode(status)
 
 
 def _handle_control_lines(child: int, interrupt: "Callable[[int, int], None]") -> None:

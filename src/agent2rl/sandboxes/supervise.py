@@ -69,12 +69,10 @@ def make_mountpoint(workspace: Path, target: PurePosixPath, source: Path) -> Non
     """Create an empty directory or file below the workspace, like `source`, unless it exists."""
     with open_parent(workspace, target) as directory, _refuse_links(target):
         if source.is_dir():
-            with suppress(FileExistsError):
-                os.mkdir(target.name, 0o755, dir_fd=directory)
-            flags = DIRECTORY
+            os.close(_open_directory(target.name, directory))
         else:
             flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        os.close(os.open(target.name, flags, 0o644, dir_fd=directory))
+            os.close(os.open(target.name, flags, 0o644, dir_fd=directory))
 
 
 def link_mount(mount: Mount, workspace: Path, sandbox: str) -> None:
@@ -103,14 +101,23 @@ def open_parent(workspace: Path, target: PurePosixPath) -> Iterator[int]:
     try:
         with _refuse_links(target):
             for part in target.parent.parts:
-                with suppress(FileExistsError):
-                    os.mkdir(part, 0o755, dir_fd=directory)
-                below = os.open(part, DIRECTORY, dir_fd=directory)
+                below = _open_directory(part, directory)
                 os.close(directory)
                 directory = below
         yield directory
     finally:
         os.close(directory)
+
+
+def _open_directory(name: str, parent: int) -> int:
+    """Open a directory without following links. Create it if it is missing, with mode 0755."""
+    try:
+        os.mkdir(name, 0o755, dir_fd=parent)
+    except FileExistsError:
+        return os.open(name, DIRECTORY, dir_fd=parent)
+    directory = os.open(name, DIRECTORY, dir_fd=parent)
+    os.fchmod(directory, 0o755)  # whatever the umask
+    return directory
 
 
 @contextmanager
@@ -127,6 +134,8 @@ def _refuse_links(target: PurePosixPath) -> Iterator[None]:
 # Running and supervising
 
 INSIDE = Path(__file__).with_name("inside.py")
+UMASK = 0o022
+"""Of a sandbox's programs: they create directories that the command's user must be able to enter."""
 LOG_BYTES = 256 << 20
 HEAD_BYTES = 2000
 CHUNK_BYTES = 1 << 16
@@ -294,6 +303,7 @@ class _LiveSandbox:
                 env=dict(start.environment),
                 pass_fds=(*start.descriptors, ready_inside),
                 start_new_session=True,  # Ctrl-C at a terminal is for the harness alone
+                umask=UMASK,
             )
         except BaseException:
             os.close(self._ready)
