@@ -14,6 +14,7 @@ from agent2rl.cli.options import (
     DurationParam,
     ExpertParam,
     complete_names,
+    resolve_run,
     runs_dir,
     track_group,
     validate_trackers,
@@ -51,7 +52,8 @@ RUN_EXPORTS = (
 def export_command() -> None:
     """Export runs, or a task, for other programs.
 
-    Runs are named by their ids, directories or bundles; without names, all runs in the runs directory are exported.
+    Runs are named by their ids, directories or bundles. Without names, all runs in the runs directory are
+    exported.
 
     \b
     agent2rl export csv > results.csv

@@ -44,7 +44,7 @@ def read_stamps(runs: Path) -> Iterator[tuple[str, ChangeStamp]]:
     with os.scandir(runs) as directory:
         entries = [(entry.name, entry.path) for entry in directory if not entry.name.startswith(".")]
     for name, path in entries:
-        spec, head, result, digest, added = [_read_mtime(f"{path}/{name}") for name in _LOOKED_AT]
+        spec, head, result, digest, added, audits = [_read_mtime(f"{path}/{name}") for name in _LOOKED_AT]
         if spec is None:
             continue
         going = "ended" if result else is_held(Path(f"{path}/{_LOCK}"))
