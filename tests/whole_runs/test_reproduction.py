@@ -51,7 +51,7 @@ def test_an_honest_submission_is_reproduced_and_every_view_of_the_run_says_so(
     assert (code, answer.answer, answer.same_weights, answer.split) == (0, "reproduced", True, "heldout")
     assert answer.original == answer.retrained
     assert [step.argv for step in answer.steps] == [("python", "train.py", "honest")]
-    assert (answer.steps[0].directory, answer.steps[0].environment) == ("code", {"PROBLEMS": "60"})
+    assert (answer.steps[0].directory, answer.steps[0].environment) == ("code", {"PROBLEMS": "30"})
 
     verification = verify_run(session, head)
     assert verification.holds, verification.fault

@@ -10,6 +10,7 @@ equal steps the last one counts: with the same code, the earlier ones would writ
 
 import math
 import posixpath
+import re
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +23,8 @@ from agent2rl.analysis.program_names import LAUNCHERS, PYTHON, SHELLS
 from agent2rl.core.events import FileSeen, ProcessEnd, ProcessStart, TimelineEvent
 from agent2rl.core.reproduction import WORKSPACE_MARK, RecordedStep
 
+INLINE = re.compile(r"-\w*c\w*")
+"""The option of a shell that takes its commands from the command line."""
 FILE_COMMANDS = {"cp", "mv", "ln", "rsync"}
 OWN_MODULES = "agent2rl."
 AGENT_FOLDER = "agent/"
@@ -183,7 +186,7 @@ def _classify(program: _Program, workspace: RecordedWorkspace) -> _Program:
         return _classify_python(program, rest, workspace)
     if name in SHELLS:
         scripts = [word for word in rest if not word.startswith("-")]
-        is_inline = any(word.startswith("-") and "c" in word for word in rest[:3])
+        is_inline = any(INLINE.fullmatch(word) for word in rest[:3])
         if scripts and not is_inline:
             return _classify_file(program, scripts[0], workspace)
     elif name in FILE_COMMANDS:
@@ -306,12 +309,13 @@ def _select_needed(
         return list(programs)
     kept: list[_Program] = []
     code = "\n".join(workspace.files.values())
+    in_code = {path: _is_named(path, code) for path in {path for each in programs for path in each.wrote}}
     for program in reversed(programs):
         is_later = program.start.began > writer.start.began
         if program is not writer and is_later and program.ended >= workspace.accepted_at:
             continue  # it did something else meanwhile, such as submitting
-        texts = "\n".join([code, *(" ".join(each.argv) for each in kept)])
-        is_named = any(_is_named(path, texts) for path in program.wrote)
+        commands = "\n".join(" ".join(each.argv) for each in kept)
+        is_named = any(in_code[path] or _is_named(path, commands) for path in program.wrote)
         if program is writer or not program.wrote or is_named or program.wrote == writer.wrote:
             kept.insert(0, program)
     return kept
