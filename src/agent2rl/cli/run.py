@@ -50,7 +50,7 @@ from agent2rl.evaluators.task_data import read_prompts
 from agent2rl.record.paths import RunPaths
 from agent2rl.record.reader import read_run
 from agent2rl.record.recorder import Notify
-from agent2rl.report import export, run_report
+from agent2rl.report import export, page_signature, run_report
 from agent2rl.run.agent_network import choose_network_policy
 from agent2rl.run.agent_python import find_agent_python
 from agent2rl.run.assets import choose_default_engine, pin_model_name
@@ -126,6 +126,7 @@ def write_run_report(paths: RunPaths) -> Path | None:
     began = time.monotonic()
     try:
         run_report.write_report(paths)
+        page_signature.sign_page(paths, read_settings().cache)
     except Exception as error:
         logger.debug("Writing the report failed", exc_info=True)
         click.echo(f"warning: cannot write the report: {type(error).__name__}: {error}", err=True)
@@ -297,6 +298,14 @@ DIRECTORY = click.Path(path_type=Path, file_okay=False, exists=True)
     help="Limit for the number of questions to the training judge.",
 )
 @click.option(
+    "--siblings",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    multiple=True,
+    help="A fingerprint (see: agent2rl fingerprint) of a model that no submission may look like, such as the "
+    "base model's Instruct version. Can be repeated. Those in the cache are always compared.",
+)
+@click.option(
     "--expert",
     type=ExpertParam(),
     help="Expert help for the agent of an interactive task. full: an expert that plays any training game. "
@@ -443,6 +452,7 @@ def make_run_spec(options: dict[str, Any], settings: Settings) -> RunSpec:
         judge=options["judge"],
         train_judge=options["train_judge"],
         train_judge_questions=options["train_judge_questions"],
+        siblings=tuple(str(path.resolve()) for path in options["siblings"]),
         expert=choose_expert_help(registry.find_task(task), options["expert"]),
         network=choose_network_policy(registry.find_task(task), options["network"]),
         data_dir=_resolve_path(options["data_dir"]),

@@ -8,8 +8,9 @@ import itertools
 import os
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 
 from pydantic import JsonValue, ValidationError
 
@@ -56,8 +57,32 @@ class Verification(Record):
     not_covered: tuple[UncoveredFiles, ...] = ()
 
 
-def verify_run(paths: RunPaths, head: str | None = None, may_have_additions: bool = True) -> Verification:
-    """Verify a run; with `head`, also that its last record has this hash."""
+@dataclass(frozen=True)
+class UncheckedFiles:
+    """Files that a copy of a run lacks or has changed, as the copy itself says: path → reason.
+
+    A path that ends with `/` is a folder.
+    """
+
+    reasons: Mapping[str, str] = field(default_factory=dict)
+
+    def __contains__(self, name: str) -> bool:
+        return any(name == path or (path.endswith("/") and name.startswith(path)) for path in self.reasons)
+
+
+ALL_CHECKED = UncheckedFiles()
+
+
+def verify_run(
+    paths: RunPaths,
+    head: str | None = None,
+    unchecked: UncheckedFiles = ALL_CHECKED,
+    may_have_additions: bool = True,
+) -> Verification:
+    """Verify a run; with `head`, also that its last record has this hash.
+
+    `unchecked` files are listed as not covered, in place of being compared.
+    """
     chain = ledger.read_ledger(paths.ledger, paths.ledger_head)
     fault = chain.fault
     if not chain.entries:
@@ -67,8 +92,9 @@ def verify_run(paths: RunPaths, head: str | None = None, may_have_additions: boo
     if fault is None and head is not None and head != chain.entries[-1].hash:
         fault = f"the last ledger record is not the one with the hash {head}"
     if fault is None:
-        own_faults = _find_faults(paths, chain.entries)
-        for fault in itertools.chain(own_faults, _find_addition_faults(paths, added, may_have_additions)):
+        own_faults = _find_faults(paths, chain.entries, unchecked)
+        addition_faults = _find_addition_faults(paths, added, may_have_additions, unchecked)
+        for fault in itertools.chain(own_faults, addition_faults):
             if fault is not None:
                 break
             files += 1
@@ -81,11 +107,13 @@ def verify_run(paths: RunPaths, head: str | None = None, may_have_additions: boo
         additions=len(added.entries),
         additions_head=added.head or None,
         notes=tuple(_list_notes(paths, chain, added)),
-        not_covered=tuple(_list_uncovered(paths, chain.entries)),
+        not_covered=tuple(_list_uncovered(paths, chain.entries, unchecked)),
     )
 
 
-def _find_addition_faults(paths: RunPaths, added: AdditionsReading, may_exist: bool) -> Iterator[str | None]:
+def _find_addition_faults(
+    paths: RunPaths, added: AdditionsReading, may_exist: bool, unchecked: UncheckedFiles
+) -> Iterator[str | None]:
     """Check what was added after the run was closed, with the run of each reproduction."""
     if added.fault:
         yield added.fault
@@ -98,6 +126,8 @@ def _find_addition_faults(paths: RunPaths, added: AdditionsReading, may_exist: b
             continue
         where = paths.reproduction_paths(reproduction.run)
         name = _sanitize_name(paths.relative_name(where.root))
+        if name in unchecked:
+            continue
         if where.root.parent != paths.reproductions or not where.ledger.exists():
             yield f"{name} is missing"
             continue
@@ -105,7 +135,9 @@ def _find_addition_faults(paths: RunPaths, added: AdditionsReading, may_exist: b
         yield None if verification.holds else f"{name}: {verification.fault}"
 
 
-def _find_faults(paths: RunPaths, entries: tuple[LedgerEntry, ...]) -> Iterator[str | None]:
+def _find_faults(
+    paths: RunPaths, entries: tuple[LedgerEntry, ...], unchecked: UncheckedFiles
+) -> Iterator[str | None]:
     """Yield None for each passed check and a sentence for each fault, in the ledger's order."""
     manifests: dict[int, JsonValue] = {}
     latest: dict[int, Submission] = {}
@@ -117,8 +149,9 @@ def _find_faults(paths: RunPaths, entries: tuple[LedgerEntry, ...]) -> Iterator[
             if entry.kind == "opened":
                 yield _check_file(paths, "spec.json", data["spec_sha256"])
             elif entry.kind in PINS and data["sha256"] is not None:
-                if pins[str(data["file"])] == entry.index:  # a resumed run may have rewritten it
-                    yield _check_file(paths, str(data["file"]), data["sha256"])
+                name = str(data["file"])
+                if pins[name] == entry.index and name not in unchecked:  # a resumed run may have rewritten it
+                    yield _check_file(paths, name, data["sha256"])
             elif entry.kind in STATES:
                 submission = Submission.model_validate(data["submission"])
                 latest[submission.id] = submission
@@ -135,13 +168,15 @@ def _find_faults(paths: RunPaths, entries: tuple[LedgerEntry, ...]) -> Iterator[
             yield f"ledger record {entry.index} ({entry.kind}) does not say what such records say"
     for number, submission in latest.items():
         if manifests.get(number):
-            yield from _check_manifest(paths, number, manifests[number], submission.kept)
+            copied = f"{paths.relative_name(paths.submission_paths(number).model)}/" not in unchecked
+            yield from _check_manifest(paths, number, manifests[number], submission.kept and copied)
         if submission.id != _find_submission_id(entries[-1]):
             yield _check_submission_record(paths, submission)
     yield from _find_unknown_submissions(paths, set(latest))
     if pin := _find_files_pin(entries):
-        yield from _check_run_files(paths, entries, pin, latest)
-    yield from _check_code(paths, entries)
+        yield from _check_run_files(paths, entries, pin, latest, unchecked)
+    if f"{paths.relative_name(paths.revisions)}/" not in unchecked:
+        yield from _check_code(paths, entries)
     if paths.result.exists() and (not entries or entries[-1].kind != "closed"):
         yield "result.json is there, but the ledger was not closed"
 
@@ -153,7 +188,11 @@ def _find_files_pin(entries: Sequence[LedgerEntry]) -> LedgerEntry | None:
 
 
 def _check_run_files(
-    paths: RunPaths, entries: Sequence[LedgerEntry], pin: LedgerEntry, submissions: dict[int, Submission]
+    paths: RunPaths,
+    entries: Sequence[LedgerEntry],
+    pin: LedgerEntry,
+    submissions: dict[int, Submission],
+    unchecked: UncheckedFiles,
 ) -> Iterator[str | None]:
     """Check that every file is unchanged since the run was closed, and that none was added."""
     name = paths.relative_name(paths.files)
@@ -167,6 +206,8 @@ def _check_run_files(
         return
     timeline = paths.relative_name(paths.events)
     for file in pinned.values():
+        if file.path in unchecked:
+            continue
         if file.path == timeline:
             yield _check_timeline(paths, file.size, file.sha256, entries[pin.index :])
         else:
@@ -350,7 +391,9 @@ def _describe_cached_baseline(entry: LedgerEntry) -> str:
     return f"the baseline ({split}) was not measured in this run but taken from the cache: {source}"
 
 
-def _list_uncovered(paths: RunPaths, entries: Sequence[LedgerEntry]) -> Iterator[UncoveredFiles]:
+def _list_uncovered(
+    paths: RunPaths, entries: Sequence[LedgerEntry], unchecked: UncheckedFiles
+) -> Iterator[UncoveredFiles]:
     reasons = {
         paths.relative_name(path) + "/" * path.is_dir(): reason
         for path, reason in uncovered_reasons(paths).items()
@@ -369,6 +412,7 @@ def _list_uncovered(paths: RunPaths, entries: Sequence[LedgerEntry]) -> Iterator
         if paths.revisions.exists():
             last = max((one.number for one in _list_ledger_revisions(entries)[0]), default=0)
             reasons["revisions/"] = f"only its history up to revision {last} is covered; {why}"
+    reasons |= unchecked.reasons
     yield from (UncoveredFiles(path=path, reason=reasons[path]) for path in sorted(reasons))
 
 

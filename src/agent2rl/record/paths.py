@@ -31,6 +31,7 @@
   ablations/<key>/            base weights under a submission's chat format and tokens: answers, log
   contamination.json          evaluation data in what the agent left: passages, and what was not read
   contamination.log           what the child that looked for it printed
+  audits/<n>.json             what panels of judges said of the run, after it was closed
   report/                     made from all of this, and nothing else
     digest.json               of it, what statistics over many runs need
     summary.jsonl             of it, one line an attempt in the published schema
@@ -153,8 +154,12 @@ class RunPaths:
     def submission_paths(self, number: int) -> SubmissionPaths:
         return SubmissionPaths(self.submissions / str(number))
 
+    @property
+    def ablations(self) -> Path:
+        return self.root / "ablations"
+
     def ablation_paths(self, key: str) -> SubmissionPaths:
-        return SubmissionPaths(self.root / "ablations" / key)
+        return SubmissionPaths(self.ablations / key)
 
     @property
     def contamination(self) -> Path:
@@ -163,6 +168,10 @@ class RunPaths:
     @property
     def contamination_log(self) -> Path:
         return self.root / "contamination.log"
+
+    @property
+    def audits(self) -> Path:
+        return self.root / "audits"
 
     @property
     def report(self) -> Path:
@@ -175,6 +184,10 @@ class RunPaths:
     @property
     def report_page(self) -> Path:
         return self.report / "report.html"
+
+    @property
+    def page_signature(self) -> Path:
+        return self.report / "report.html.signature.json"
 
     @property
     def report_text(self) -> Path:
@@ -307,6 +320,7 @@ def uncovered_reasons(paths: RunPaths) -> dict[Path, str]:
     return {
         paths.workspace: "it belongs to the agent; what counts of it is frozen with each submission",
         paths.report: "it is made from the record, and `agent2rl report` makes it anew",
+        paths.audits: "audits come after the run is closed, and no score depends on them",
         paths.scratch: "temporary files of the sandboxes, removed when the run ends",
         paths.lock: "it is written after the run is closed, and only says when the harness was last alive",
     }

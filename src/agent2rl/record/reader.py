@@ -1,6 +1,7 @@
 """Read a run directory in any state: running, finished, crashed or damaged. Nothing is written."""
 
 import re
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Literal, TypeVar
 
 from pydantic import ValidationError
 
+from agent2rl.core.audit_records import Audit
 from agent2rl.core.errors import UserError
 from agent2rl.core.events import EARLIER_SOURCES, TimelineEvent
 from agent2rl.core.grading_records import (
@@ -15,6 +17,7 @@ from agent2rl.core.grading_records import (
     ContaminationSummary,
     EvalScore,
     ExampleResult,
+    SiblingDistance,
     Submission,
 )
 from agent2rl.core.llm import LlmExchange
@@ -24,11 +27,13 @@ from agent2rl.core.reproduction import Reproduction
 from agent2rl.core.self_reports import AttemptClaims, Transcript
 from agent2rl.record import ledger
 from agent2rl.record.additions import read_additions
-from agent2rl.record.paths import RunPaths
+from agent2rl.record.paths import RunPaths, is_plain_file
 from agent2rl.record.run_lock import is_held
 
 R = TypeVar("R", bound=Record)
 NUMBER = re.compile(r"[1-9][0-9]{0,8}")
+MOST_AUDITS, AUDIT_BYTES = 20, 8 << 20
+LINEAGE_FILE = re.compile(r"submissions/([1-9][0-9]{0,8})/lineage\.json")
 State = Literal["running", "finished", "crashed"]
 
 
@@ -47,6 +52,8 @@ class RunView:
     notes: tuple[str, ...]
     reproductions: tuple[Reproduction, ...] = ()
     """Added after the run was closed, oldest first."""
+    audits: tuple[Audit, ...] = ()
+    """What panels of judges said of the run, the latest last."""
 
     @property
     def latest_reproductions(self) -> dict[int, Reproduction]:
@@ -58,6 +65,11 @@ class RunView:
         """The last reproduction of the best submission."""
         best = self.result.best if self.result else None
         return self.latest_reproductions.get(best.id) if best else None
+
+    @property
+    def audit(self) -> Audit | None:
+        """The last audit that was done; if none was, the last one; None without any."""
+        return next((each for each in reversed(self.audits) if each.done), *self.audits[-1:] or (None,))
 
     @property
     def contamination_summary(self) -> ContaminationSummary | None:
@@ -102,6 +114,18 @@ class RunView:
                     return PythonLock.model_validate(entry.data.get("lock"))
         return None
 
+    @property
+    def sibling_distances(self) -> tuple[tuple[int, SiblingDistance], ...]:
+        """The distances of submissions to known siblings of the base model, with each submission's number."""
+        distances: dict[int, list[SiblingDistance]] = {}
+        for entry in self.chain.entries:
+            number = LINEAGE_FILE.fullmatch(str(entry.data.get("file"))) if entry.kind == "lineage" else None
+            listed = entry.data.get("siblings")
+            if number and isinstance(listed, list):
+                with suppress(ValidationError):
+                    distances[int(number[1])] = [SiblingDistance.model_validate(each) for each in listed]
+        return tuple((number, each) for number, found in distances.items() for each in found)
+
 
 def read_run(paths: RunPaths) -> RunView:
     notes: list[str] = []
@@ -128,6 +152,7 @@ def read_run(paths: RunPaths) -> RunView:
             _read_record(paths.contamination, Contamination, notes) if paths.contamination.exists() else None
         ),
         chain=chain,
+        audits=tuple(_read_audits(paths, notes)),
         notes=tuple(notes),
         reproductions=() if added.fault else added.list_reproductions(),
     )
@@ -178,6 +203,17 @@ def read_claims(paths: RunPaths, notes: list[str]) -> AttemptClaims | None:
 def read_transcript(paths: RunPaths) -> Transcript | None:
     """Read the transcript of a driven agent; None if it is missing or unreadable."""
     return _read_record(paths.transcript, Transcript, [])
+
+
+def _read_audits(paths: RunPaths, notes: list[str]) -> Iterator[Audit]:
+    """Read the last audits."""
+    files = sorted(path for path in paths.audits.glob("*.json") if path.stem.isdecimal())[-MOST_AUDITS:]
+    for path in files:
+        if is_plain_file(path) and path.stat().st_size <= AUDIT_BYTES:
+            if audit := _read_record(path, Audit, notes):
+                yield audit
+        else:
+            notes.append(f"{path.name} is no plain file, or too large")
 
 
 def _find_baseline(chain: ledger.LedgerReading) -> EvalScore | None:

@@ -26,7 +26,10 @@ MARK = formatting.CONTAMINATED_MARK
 def list_columns(board: Leaderboard) -> list[str]:
     kept = ["mode kept"] if _has_restricted_mode(board) else []
     tried = ["reproduced"] if _has_reproductions(board) else []
-    return ["rank", "entry", "mean gain", "succeeded", "runs", *kept, *tried, *board.tasks, "cost of a run"]
+    return [
+        *("rank", "entry", "mean gain", "succeeded", "runs", *kept, *tried, *board.tasks),
+        *("cost of a run", "time to best", *(["points per $"] if _has_known_price(board) else [])),
+    ]
 
 
 def _has_reproductions(board: Leaderboard) -> bool:
@@ -38,8 +41,13 @@ def _has_restricted_mode(board: Leaderboard) -> bool:
     return any(row.all.compliance for row in board.rows)
 
 
+def _has_known_price(board: Leaderboard) -> bool:
+    return any(row.cost and row.cost.points_per_usd is not None for row in board.rows)
+
+
 def build_rows(board: Leaderboard) -> list[list[str]]:
-    has_modes, has_reproductions = _has_restricted_mode(board), _has_reproductions(board)
+    has_modes, has_prices = _has_restricted_mode(board), _has_known_price(board)
+    has_reproductions = _has_reproductions(board)
     return [
         [
             format_rank(row),
@@ -51,6 +59,8 @@ def build_rows(board: Leaderboard) -> list[list[str]]:
             *([_format_reproductions(row.all)] if has_reproductions else []),
             *(format_cell(row.by_task.get(task)) for task in board.tasks),
             format_cost(row),
+            format_time_to_best(row),
+            *([format_points_per_usd(row)] if has_prices else []),
         ]
         for row in board.rows
     ]
@@ -202,6 +212,16 @@ def format_cost(row: LeaderboardRow) -> str:
     return ", ".join(parts)
 
 
+def format_time_to_best(row: LeaderboardRow) -> str:
+    seconds = row.cost.seconds_to_best if row.cost else None
+    return NONE if seconds is None else formatting.format_duration(seconds)
+
+
+def format_points_per_usd(row: LeaderboardRow) -> str:
+    points = row.cost.points_per_usd if row.cost else None
+    return NONE if points is None else formatting.format_points(points)
+
+
 def format_exclusions(excluded: dict[str, int]) -> str:
     return ", ".join(f"{count} {why}" for why, count in excluded.items())
 
@@ -256,6 +276,8 @@ def build_leaderboard_rows(board: Leaderboard) -> Table:
             "seconds_per_run": round_value(row.cost.seconds) if row.cost else None,
             "tokens_per_run": round_value(row.cost.tokens) if row.cost else None,
             "usd_per_run": round_value(row.cost.usd) if row.cost else None,
+            "seconds_to_best": round_value(row.cost.seconds_to_best) if row.cost else None,
+            "points_per_usd": round_value(row.cost.points_per_usd) if row.cost else None,
             **{f"gain:{task}": _round_mean(row.by_task.get(task)) for task in board.tasks},
         }
         for row in board.rows

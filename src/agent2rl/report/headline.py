@@ -244,6 +244,8 @@ def build_flags(data: ReportData) -> list[HeadlineFlag]:
     if again and again.answer == "not reproduced":
         text = tables.describe_reproduction(again)
         flags.append(HeadlineFlag("bad", f"The best submission, trained again from its code: {text}."))
+    if view.audit and view.audit.flags:
+        flags.append(HeadlineFlag("bad", f"{tables.describe_audit(view.audit)}"))
     if data.findings.contradictions:
         count = tables.pluralize(len(data.findings.contradictions), "claim")
         flags.append(HeadlineFlag("warn", f"The record contradicts {count} by the agent.", "story"))

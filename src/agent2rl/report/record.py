@@ -7,6 +7,7 @@ import json
 from typing import Self
 
 from agent2rl.analysis.findings import Findings
+from agent2rl.core.audit_records import Audit
 from agent2rl.core.grading_records import Contamination, EvalScore, Submission
 from agent2rl.core.records import Record, RunResult, RunSpec
 from agent2rl.core.reproduction import Reproduction
@@ -35,6 +36,8 @@ class RunReport(Record):
     claims: AttemptClaims | None
     """The agent's own account, which is not trusted."""
     llm_summary: LlmSummary | None
+    audit: Audit | None = None
+    """What a panel of judges said of the run; None if there was no audit. It changes no score."""
     record_fault: str | None
     """Where the ledger's hash chain first breaks; None if it is intact."""
     notes: tuple[str, ...]
@@ -56,6 +59,7 @@ class RunReport(Record):
             reproductions=view.reproductions,
             claims=data.claims,
             llm_summary=data.llm_summary,
+            audit=view.audit,
             record_fault=view.chain.fault,
             notes=(*view.notes, *data.notes),
         )

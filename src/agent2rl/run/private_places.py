@@ -58,7 +58,7 @@ def find_private_places(settings: Settings, spec: RunSpec | None = None) -> Priv
     if spec:
         search, _, searched = (spec.search or "").partition(":")
         task, _, folder = spec.task.partition(":")
-        files = (spec.record_driver, spec.replay_driver, spec.record_searches)
+        files = (spec.record_driver, spec.replay_driver, spec.record_searches, *spec.siblings)
         records += [Path(file) for file in (*files, searched if search == "replay" else None) if file]
         folder = folder if task in registry.TASK_FOLDER_KINDS else ""
         folders = (spec.data_dir, folder, searched if search == "local" else "")

@@ -229,6 +229,12 @@ class RunDigest(Record):
         return 0.0 if self.left_base else self.improvement
 
     @property
+    def seconds_to_best(self) -> float | None:
+        """Agent time until the best feedback score had its verdict; None if none was above the baseline."""
+        best = max((point.best for point in self.curve), default=0.0)
+        return next((point.spent.seconds for point in self.curve if point.best >= best > 0), None)
+
+    @property
     def succeeded(self) -> bool | None:
         """Whether the gain is real; None if that is not known."""
         if self.excluded:
