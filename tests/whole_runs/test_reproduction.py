@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from agent2rl.core.errors import UserError
@@ -18,6 +19,7 @@ from agent2rl.grading.verify import verify_run
 from agent2rl.record.paths import RunPaths
 from agent2rl.record.reader import read_run
 from agent2rl.run.reproduction_plan import ReproductionRequest, plan_reproduction
+from tests.dashboard.conftest import serve_dashboard
 from tests.helpers.run_launcher import RunLauncher
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,14 +46,14 @@ def reproduce(launcher: RunLauncher, run: RunPaths, number: int, *options: str) 
 
 
 def test_an_honest_submission_is_reproduced_and_every_view_of_the_run_says_so(
-    shared_launcher: RunLauncher, session: RunPaths
+    shared_launcher: RunLauncher, session: RunPaths, tmp_path: Path
 ) -> None:
     head = verify_run(session).head
     code, answer = reproduce(shared_launcher, session, HONEST)
     assert (code, answer.answer, answer.same_weights, answer.split) == (0, "reproduced", True, "heldout")
     assert answer.original == answer.retrained
     assert [step.argv for step in answer.steps] == [("python", "train.py", "honest")]
-    assert (answer.steps[0].directory, answer.steps[0].environment) == ("code", {"PROBLEMS": "60"})
+    assert (answer.steps[0].directory, answer.steps[0].environment) == ("code", {"PROBLEMS": "30"})
 
     verification = verify_run(session, head)
     assert verification.holds, verification.fault
@@ -64,6 +66,8 @@ def test_an_honest_submission_is_reproduced_and_every_view_of_the_run_says_so(
     board = json.loads(shared_launcher.cli("leaderboard", "--format", "json").stdout)
     assert [row["all"]["reproduced"] for row in board["rows"]] == [{"reproduced": 1}]
     assert "| 1 of 1 |" in shared_launcher.cli("leaderboard", "--format", "markdown").stdout
+    with serve_dashboard(session.root.parent, tmp_path) as dashboard:
+        assert '<span class="badge good">reproduced</span>' in httpx.get(f"{dashboard.url}/table").text
 
 
 def test_recorded_code_cannot_see_the_models_of_the_original_run(

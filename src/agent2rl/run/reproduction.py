@@ -36,9 +36,6 @@ WEAK = (
 )
 
 
-# Running
-
-
 def reproduce_submission(
     paths: RunPaths,
     request: ReproductionRequest,
@@ -190,6 +187,8 @@ def _explain_missing(finished: FinishedRun) -> str:
     if result.ending == "deadline":
         budget = result.spec.budget.wall_seconds
         return f"the steps did not finish within {budget:g} s: give more time with --budget"
+    if result.ending not in ("completed", "agent-failed"):
+        return f"the steps were stopped ({result.ending}): {result.reason}"
     lines = [line for line in read_lines(finished.paths.agent_log) if line.startswith(REPLAY_LINE)]
     said = lines[-1].removeprefix(REPLAY_LINE).decode(errors="replace") if lines else ""
-    return said or result.reason or f"the steps ended without a model: {result.ending}"
+    return said or result.reason or "the steps ended without a model"
