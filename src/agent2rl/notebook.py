@@ -42,7 +42,12 @@ if TYPE_CHECKING:
 class LoadedRun:
     """A run in any state. What is costly is read when it is first asked for."""
 
-    paths: RunPaths
+    view: RunView
+    """The content of the run directory."""
+
+    @property
+    def paths(self) -> RunPaths:
+        return self.view.paths
 
     @property
     def id(self) -> str:
@@ -56,11 +61,6 @@ class LoadedRun:
     def result(self) -> RunResult | None:
         """None if the run is going or was interrupted."""
         return self.view.result
-
-    @cached_property
-    def view(self) -> RunView:
-        """The content of the run directory."""
-        return read_run(self.paths)
 
     @cached_property
     def digest(self) -> RunDigest:
@@ -176,10 +176,8 @@ def load_runs(*sources: str | Path) -> RunCollection:
         places = [place for source in sources or ("runs",) for place in _list_places(Path(source), stack)]
         runs, unreadable = [], []
         for paths in places:
-            run = LoadedRun(paths)
             try:
-                assert run.view
-                runs.append(run)
+                runs.append(LoadedRun(read_run(paths)))
             except (UserError, OSError, ValueError) as error:
                 unreadable.append(f"{paths.run_id}: {error}")
         runs.sort(key=lambda run: run.id)
