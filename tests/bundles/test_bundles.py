@@ -16,13 +16,16 @@ from agent2rl.record.ledger import read_ledger
 from agent2rl.record.paths import RunPaths
 from agent2rl.record.reader import read_run
 from agent2rl.report import run_report
-from tests.helpers.bundle_files import BundleParts
+from tests.helpers.bundle_files import BundleParts, unpack_earlier_run
 from tests.helpers.run_launcher import FinishedRun, RunLauncher
 
 KEY = "sk-proj-" + "abcDEF123" * 4
 PASSWORD = "correct-horse-battery"
 AGENT = f"""
 (WORKSPACE / "code" / "train.py").write_text("step = 1\\n")
+for name in ("Logs/a.log", "logs/b.log", "odd name.log", "x.log/y.log"):
+    (OUTPUT / name).parent.mkdir(exist_ok=True)
+    (OUTPUT / name).write_text("a name that cannot prevent a bundle\\n")
 rows = [{{"step": step, "loss": 2 / (step + 1), "reward": step / 100}} for step in range(50)]
 (OUTPUT / "log.jsonl").write_text("".join(json.dumps(row) + "\\n" for row in rows))
 submit(trained("v1", problems=5))
@@ -161,6 +164,9 @@ def test_nothing_is_left_where_a_run_cannot_be_bundled(
     assert "agent2rl resume" in refuse(changed.root)
     (tmp_path / "empty").mkdir()
     assert "There is no run" in refuse(tmp_path / "empty")
+    nothing_trained = unpack_earlier_run(tmp_path / "earlier")
+    shutil.rmtree(nothing_trained.submission_paths(3).model)
+    assert "does not hold" in refuse(nothing_trained.root, "--with-model")
     assert "There is no key" in refuse(run.paths.root, "--sign", str(tmp_path / "none"))
     again = shared_launcher.cli("bundle", run.result.run_id)
     assert again.returncode == 2
@@ -185,6 +191,8 @@ def test_a_secret_in_scores_or_code_is_refused_unless_it_is_declared_none(
     assert found[0].where.startswith("revisions/ (commit ")
     refused = shared_launcher.cli(*command[:2], "-o", str(tmp_path / "no"), AGENT_SECRET="agent2rl")
     assert "--without-code" in refused.stderr
+    assert SecretScanner({}, frozenset({"all"})).scan(KEY.encode(), "file") == []
+    assert SecretScanner({"MY_KEY": KEY}, frozenset({"all"})).scan(KEY.encode(), "file") != []
 
 
 @pytest.mark.parametrize(
