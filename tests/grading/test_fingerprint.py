@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -175,10 +176,8 @@ def list_hostile_files(data: bytes) -> Iterator[tuple[str, bytes]]:
     yield "two matrices", edit_header(data, lambda header: header.update(matrices=[first, first]))
     for shape, dtype in (([1 << 62, 8], "F32"), ([1, 2], "F32"), ([48, 64], "I8"), ([48, 64], "object")):
         entry = {"name": "a", "dtype": dtype, "shape": shape}
-        yield (
-            "impossible dtype or shape",
-            edit_header(data, lambda header, e=entry: header.update(matrices=[e])),
-        )
+        change = partial(dict.update, matrices=[entry])
+        yield "impossible dtype or shape", edit_header(data, change)
 
 
 def test_a_hostile_fingerprint_is_refused_with_the_reason(made: Fingerprint, tmp_path: Path) -> None:
