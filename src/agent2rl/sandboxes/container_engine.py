@@ -262,7 +262,7 @@ def remove_orphans(engine: ContainerEngine) -> None:
     """Remove containers of harnesses of this pid namespace that are gone."""
     harness = _name_harness(os.getpid())
     prefix = harness.rsplit("-", 2)[0]
-    names = engine.run("ps", "--all", "--filter", f"name=^{prefix}-", "--format", "{{.Names}}").split()
+    names = engine.run("ps", "--all", "--filter", f"name={prefix}-", "--format", "{{.Names}}").split()
     for name in names:
         owner = name.rpartition("-")[0]
         if owner.startswith(f"{prefix}-") and not _is_alive(owner):
