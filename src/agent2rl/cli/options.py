@@ -194,7 +194,7 @@ sandbox = click.option(
     show_default=True,
     shell_complete=complete_names("sandboxes"),
     help="What isolates agents and gradings (see: agent2rl list sandboxes). auto: the first that works "
-    "here of bubblewrap, docker, apptainer and confined.",
+    "here of bubblewrap, docker, podman, apptainer and confined.",
 )
 judge = click.option(
     "--judge",
