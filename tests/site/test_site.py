@@ -29,7 +29,6 @@ class BuiltSite:
     home: Path
 
 
-
 def change_answer(paths: RunPaths) -> None:
     file = paths.submission_paths(2).results_file("heldout")
     file.write_text(file.read_text().replace('"score":0.0', '"score":1.0'))
@@ -107,7 +106,7 @@ def test_the_reports_of_others_and_the_paths_of_their_machines_are_not_on_the_si
 
 @pytest.mark.parametrize(
     ("name", "reason"),
-    [("linked", "contains a symlink"), ("copied", "does not have the name"), ("unreadable", "not a readable")],
+    [("linked", "a symlink"), ("copied", "does not have the name"), ("unreadable", "not a readable")],
 )
 def test_what_cannot_be_shown_is_named_with_the_reason(name: str, reason: str, built: BuiltSite) -> None:
     refused = {each.name: each.reason for each in built.data.refused}

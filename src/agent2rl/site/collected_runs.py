@@ -119,12 +119,13 @@ class _WorkerPools:
             return RefusedRun(run.paths.run_id, "Reading it needs too much memory, or ends the process.")
         except Exception as error:  # whatever reading a hostile run may raise
             logger.debug("cannot read run %s", run.paths.run_id, exc_info=True)
-            return RefusedRun(run.paths.run_id, str(error) or type(error).__name__)
+            reason = str(error).replace(f"{run.paths.root.parent}{os.sep}", "")  # the path is not published
+            return RefusedRun(run.paths.run_id, reason or type(error).__name__)
 
     def close(self) -> None:
         self._closed.set()
         for pool in self._pools:
-            # Waits, because a process that exits beside a pool may close the queue before its workers hear of it.
+            # Waits: a process that exits beside it may close the queue before the worker hears of the end.
             pool.shutdown(wait=True, cancel_futures=True)
 
     def _get_pool(self) -> ProcessPoolExecutor:
