@@ -28,8 +28,8 @@ HOSTILE = (
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of two agents with a driver, a reference, and a run in which every text is an attack."""
     runs = [
-        *(make_published_run(20.0 + at, f"good-{at}", agent="good", driver="big", seed=at) for at in range(5)),
-        *(make_published_run(5.0 + at, f"fair-{at}", agent="fair", driver="small", seed=at) for at in range(5)),
+        *(make_published_run(20.0 + at, f"good-{at}", agent="good", driver="a", seed=at) for at in range(5)),
+        *(make_published_run(5.0 + at, f"fair-{at}", agent="fair", driver="b", seed=at) for at in range(5)),
         make_published_run(4.0, "reference", agent="recipe:sft"),
         make_published_run(80.0, "cheat", verified=False, agent="cheat"),
         make_published_run(
