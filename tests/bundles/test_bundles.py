@@ -172,7 +172,9 @@ def test_nothing_is_left_where_a_run_cannot_be_bundled(
     again = shared_launcher.cli("bundle", run.result.run_id)
     assert again.returncode == 2
     assert "already exists" in again.stderr
-    assert shared_launcher.cli("resume", str(bundle)).returncode == 2
+    resumed = shared_launcher.cli("resume", str(bundle))
+    assert resumed.returncode == 2
+    assert "is a bundle, and this command needs a run directory" in resumed.stderr
 
 
 def test_a_secret_in_scores_or_code_is_refused_unless_it_is_declared_none(
