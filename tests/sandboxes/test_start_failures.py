@@ -150,7 +150,7 @@ DENIED_CASES = {
     "an image that closes the directory of this Python": (
         (
             "Error: unable to start container: runc: runc create failed: unable to start container process: "
-            'exec: "/srv/venv/bin/python": stat /srv/venv/bin/python: permission denied: OCI permission denied'
+            'exec: "/srv/v/bin/python": stat /srv/v/bin/python: permission denied: OCI permission denied'
         ),
         ROOT,
         "in another place",
