@@ -32,6 +32,12 @@ def model(task: Path, shared_launcher: RunLauncher) -> Path:
     return shared_launcher.cache / "models" / "abacus"
 
 
+def read_training_rows(task: Path) -> list[dict[str, str]]:
+    """Return what the agent of a task trains on."""
+    lines = (task / "environment/workspace/data/train.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
 def grade(task: Path, model: Path, submission: Path, logs: Path, launcher: RunLauncher) -> dict[str, float]:
     """Grade as the verifier's container does."""
     with pytest.MonkeyPatch.context() as patch:
@@ -70,7 +76,7 @@ def test_the_side_of_the_agent_has_no_evaluation_data_and_no_code_that_makes_it(
     )
     assert done.returncode != 0
     assert "gsm8k-mini" in done.stderr
-    rows = [json.loads(line) for line in (task / "environment/workspace/data/train.jsonl").open()]
+    rows = read_training_rows(task)
     assert rows
     assert all("train" in row["id"] for row in rows)
 
@@ -101,7 +107,7 @@ def test_an_export_that_fails_leaves_nothing(launcher: RunLauncher) -> None:
 def test_a_trained_submission_is_rewarded_with_its_heldout_improvement(
     task: Path, model: Path, tmp_path: Path, shared_launcher: RunLauncher
 ) -> None:
-    rows = [json.loads(line) for line in (task / "environment/workspace/data/train.jsonl").open()]
+    rows = read_training_rows(task)[:100]
     trained = Abacus.load(model)
     trained.fit([row["question"] for row in rows], [row["answer"] for row in rows], seed=0)
     (tmp_path / "final").mkdir()
@@ -119,6 +125,18 @@ def test_no_submission_is_worth_nothing(
 ) -> None:
     reward = grade(task, model, tmp_path / "final", tmp_path / "logs", shared_launcher)
     assert reward == {"reward": 0.0, "scored": 0}
+
+
+@pytest.mark.thorough
+def test_a_refused_submission_is_worth_nothing_and_a_link_leads_nowhere(
+    task: Path, model: Path, tmp_path: Path, shared_launcher: RunLauncher
+) -> None:
+    (tmp_path / "final").mkdir()
+    (tmp_path / "final" / "model.safetensors").symlink_to(model / "model.safetensors")
+    reward = grade(task, model, tmp_path / "final", tmp_path / "logs", shared_launcher)
+    assert reward == {"reward": 0.0, "scored": 0}
+    (log,) = (tmp_path / "logs" / "runs").glob("*/agent.log")
+    assert "link" in log.read_text()
 
 
 def test_another_base_model_is_an_error_and_no_reward(task: Path, model: Path, tmp_path: Path) -> None:

@@ -56,6 +56,21 @@ class LiveRunStatus:
     """The end of the agent's output."""
 
     @property
+    def seconds_to_best(self) -> float | None:
+        """Time from the agent's start to the verdict on the best submission; None without one."""
+        return self.best.verdict_at - self.began if self.best and self.began is not None else None
+
+    @property
+    def usd(self) -> float | None:
+        """Cost of the driver LLM; None if there is none, or if it is not known."""
+        return self.view.result.usage.usd if self.view.result and self.view.result.usage else None
+
+    @property
+    def points_per_usd(self) -> float | None:
+        gain = self.view.result.improvement if self.view.result else None
+        return gain / self.usd if gain is not None and self.usd else None
+
+    @property
     def scored(self) -> int:
         return sum(each.score is not None for each in self.view.submissions)
 

@@ -10,13 +10,14 @@ from typing import Literal
 
 from pydantic import JsonValue, ValidationError
 
+from agent2rl.core.audit_records import Audit
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import LedgerEntry
 from agent2rl.core.reproduction import Reproduction
 from agent2rl.record.ledger import Ledger, read_ledger, repair_ledger
 from agent2rl.record.paths import RunPaths
 
-AdditionKind = Literal["opened", "reproduction"]
+AdditionKind = Literal["opened", "reproduction", "audit"]
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,11 @@ class AdditionsReading:
         kind: AdditionKind = "reproduction"
         return tuple(Reproduction.model_validate(each.data) for each in self.entries if each.kind == kind)
 
+    def list_audits(self) -> tuple[Audit, ...]:
+        """Return the audits, oldest first. Call this only if there is no fault."""
+        kind: AdditionKind = "audit"
+        return tuple(Audit.model_validate(each.data) for each in self.entries if each.kind == kind)
+
 
 def read_additions(paths: RunPaths, run_head: str) -> AdditionsReading:
     """Read what was added to a run whose ledger ends with this hash."""
@@ -56,17 +62,25 @@ def _find_fault(reading: AdditionsReading, run_head: str) -> str | None:
         return "it belongs to another record than this ledger"
     try:
         reading.list_reproductions()
+        reading.list_audits()
     except ValidationError:
-        return "a reproduction does not say what such records say"
+        return "a reproduction or an audit does not say what such records say"
     return None
+
+
+def require_additions_intact(paths: RunPaths) -> str:
+    """Return the last hash of the run's ledger; raise UserError if nothing can be added to the run."""
+    entries = read_ledger(paths.ledger, paths.ledger_head).entries
+    fault = read_additions(paths, entries[-1].hash).fault if entries else "its ledger cannot be read"
+    if fault:
+        raise UserError(f"Nothing can be added to {paths.run_id}: {fault}.", "Restore it from a copy.")
+    return entries[-1].hash
 
 
 def append_addition(paths: RunPaths, kind: AdditionKind, data: dict[str, JsonValue]) -> str:
     """Add a record to a closed run and return its hash. The caller holds the run's lock."""
-    run_head = read_ledger(paths.ledger, paths.ledger_head).entries[-1].hash
     repair_ledger(paths.additions, paths.additions_head)
-    if fault := read_additions(paths, run_head).fault:
-        raise UserError(f"Nothing can be added to {paths.run_id}: {fault}.", "Restore it from a copy.")
+    run_head = require_additions_intact(paths)
     chain = Ledger(paths.additions, paths.additions_head)
     try:
         if chain.is_empty:

@@ -31,9 +31,9 @@
   ablations/<key>/            base weights under a submission's chat format and tokens: answers, log
   contamination.json          evaluation data in what the agent left: passages, and what was not read
   contamination.log           what the child that looked for it printed
-  audits/<n>.json             what panels of judges said of the run, after it was closed
   report/                     made from all of this, and nothing else
     digest.json               of it, what statistics over many runs need
+    report.html.signature.json  by this user's key: the dashboard shows the page without making it again
     summary.jsonl             of it, one line an attempt in the published schema
   files.json                  sha256 of every file that was final when the run was closed
   additions.jsonl             hash-chained: what was found out after the run was closed
@@ -168,10 +168,6 @@ class RunPaths:
     @property
     def contamination_log(self) -> Path:
         return self.root / "contamination.log"
-
-    @property
-    def audits(self) -> Path:
-        return self.root / "audits"
 
     @property
     def report(self) -> Path:
@@ -320,7 +316,6 @@ def uncovered_reasons(paths: RunPaths) -> dict[Path, str]:
     return {
         paths.workspace: "it belongs to the agent; what counts of it is frozen with each submission",
         paths.report: "it is made from the record, and `agent2rl report` makes it anew",
-        paths.audits: "audits come after the run is closed, and no score depends on them",
         paths.scratch: "temporary files of the sandboxes, removed when the run ends",
         paths.lock: "it is written after the run is closed, and only says when the harness was last alive",
     }

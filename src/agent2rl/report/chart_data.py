@@ -17,9 +17,9 @@ from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
-from matplotlib.ticker import FixedFormatter
+from matplotlib.ticker import FixedFormatter, FixedLocator, FuncFormatter
 
-from agent2rl.report.formatting import COLOURS
+from agent2rl.report.formatting import COLOURS, escape_invisible
 
 UNNAMED = re.compile(r"_child\d+|_nolegend_|_?")
 """Matches the names that matplotlib gives to lines without one."""
@@ -35,6 +35,8 @@ def render_chart_data(figure: Figure) -> str:
     A line takes its name from its label; a label that begins with `_` is in no legend of the figure.
     """
     panels = [panel for axes in figure.axes if (panel := _describe_panel(axes))]
+    shared = next((panel["x"] for panel in panels if panel["x"]), "x")
+    panels = [{**panel, "unit": panel["x"] or shared} for panel in panels]
     return json.dumps(panels, separators=(",", ":"), allow_nan=False) if panels else ""
 
 
@@ -65,7 +67,8 @@ def _describe_panel(axes: Axes) -> dict[str, Any] | None:
 
 
 def _has_named_ticks(axis: Axis) -> bool:
-    return isinstance(axis.get_major_formatter(), FixedFormatter)
+    named = isinstance(axis.get_major_formatter(), FixedFormatter | FuncFormatter)
+    return named and isinstance(axis.get_major_locator(), FixedLocator)
 
 
 def _find_intervals(axes: Axes) -> dict[Line2D, dict[str, list[float]]]:
@@ -142,7 +145,8 @@ def _describe(line: Line2D, xs: Iterable[float], ys: Iterable[float], name: str)
 
 def _name_line(line: Line2D, otherwise: str) -> str:
     label = str(line.get_label())
-    return " ".join(otherwise.split()) if UNNAMED.fullmatch(label) else label.removeprefix("_")
+    name = " ".join(otherwise.split()) if UNNAMED.fullmatch(label) else label.removeprefix("_")
+    return escape_invisible(name)  # it may be the name of an agent
 
 
 def _choose_look(line: Line2D) -> str:

@@ -41,7 +41,7 @@ SECONDS_TO_DIE = 30.0
 START_FIELD = 19
 """The start time in /proc/PID/stat, counted after the name."""
 ROOT_DIRECTORIES = ("dev", "etc", "home", "proc", "run", "sys", "tmp", "usr", "workspace")
-CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")
+CDI_FOLDERS = (Path("/etc/cdi"), Path("/var/run/cdi"))
 GONE = re.compile(r"no such container|no container with|already in progress|does not exist", re.IGNORECASE)
 
 
@@ -199,12 +199,17 @@ def list_root_links() -> list[tuple[str, str]]:
     return [(path.name, str(path.readlink())) for path in paths if path.is_symlink()]
 
 
-def make_gpu_arguments(engine: ContainerEngine, gpus: Sequence[str] | None) -> list[str]:
+def make_gpu_arguments(
+    engine: ContainerEngine,
+    gpus: Sequence[str] | None,
+    devices: Path = Path("/dev"),
+    cdi_folders: Sequence[Path] = CDI_FOLDERS,
+) -> list[str]:
     """Return arguments by which the vendor's toolkit shows GPUs and the driver's libraries in an image."""
     names = ["all"] if gpus is None else list(gpus)
-    if not names or not Path("/dev/nvidiactl").exists():
+    if not names or not (devices / "nvidiactl").exists():
         return []
-    if engine.is_podman or any(Path(folder).glob("nvidia*") for folder in CDI_FOLDERS):
+    if engine.is_podman or any(any(folder.glob("nvidia*")) for folder in cdi_folders):
         return [f"--device=nvidia.com/gpu={name}" for name in names]
     return ["--gpus", "all" if gpus is None else f'"device={",".join(names)}"']
 
@@ -257,7 +262,7 @@ def remove_orphans(engine: ContainerEngine) -> None:
     """Remove containers of harnesses of this pid namespace that are gone."""
     harness = _name_harness(os.getpid())
     prefix = harness.rsplit("-", 2)[0]
-    names = engine.run("ps", "--all", "--filter", f"name=^{prefix}-", "--format", "{{.Names}}").split()
+    names = engine.run("ps", "--all", "--filter", f"name={prefix}-", "--format", "{{.Names}}").split()
     for name in names:
         owner = name.rpartition("-")[0]
         if owner.startswith(f"{prefix}-") and not _is_alive(owner):

@@ -27,7 +27,7 @@ FILTERS = ("task", "agent", "driver", "model", "mode", "protocol", "network")
 def make_slug(name: str) -> str:
     """Return a file name for any name. Different names have different ones, also where case is ignored."""
     plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:SLUG_LENGTH]
-    if plain == name:
+    if plain and plain == name:
         return plain
     return f"{plain or 'x'}-{hashlib.sha256(name.encode()).hexdigest()[:KEY_LENGTH]}"
 
