@@ -38,7 +38,8 @@ def main() -> int:
     if not (workspace / plan["submitted"]).exists():
         why = f": {replay.failure}" if replay.failure else ""
         return finish(FAILED, f"the steps wrote no {plan['submitted']}{why}")
-    return finish(0, f"submitted {plan['submitted']}: {grading.submit()}")
+    failure = f"; {replay.failure}" if replay.failure else ""
+    return finish(0, f"submitted {plan['submitted']}: {grading.submit()}{failure}")
 
 
 def copy_files(source: Path, target: Path) -> None:
