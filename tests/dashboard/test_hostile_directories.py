@@ -12,7 +12,7 @@ import pytest
 
 from agent2rl.dashboard.rendering import render_time
 from agent2rl.dashboard.run_index import RunIndex
-from agent2rl.dashboard.run_status import MOST_BYTES
+from agent2rl.record.directory_check import MOST_BYTES
 from agent2rl.record.paths import RunPaths
 from agent2rl.report.digests import VERSION, CachedDigest
 from tests.dashboard import example_runs

@@ -169,8 +169,11 @@ def test_a_judge_that_fails_leaves_the_run_not_audited(paths: RunPaths) -> None:
 def test_a_later_audit_that_failed_does_not_hide_one_that_was_done(paths: RunPaths) -> None:
     done = audit_with(paths, *[make_reply(MERGED)] * 3)
     audit_with(paths, *["?"] * 20)
-    assert [each.name for each in sorted(paths.audits.iterdir())] == ["0001.json", "0002.json"]
-    assert read_run(paths).audit == done
+    view = read_run(paths)
+    assert [each.done for each in view.audits] == [True, False]
+    assert view.audit == done
+    verification = verify_run(paths)
+    assert (verification.holds, verification.additions) == (True, 3)
 
 
 def test_one_failing_vote_of_three_is_named_and_the_others_count(paths: RunPaths) -> None:
@@ -184,16 +187,24 @@ def test_a_run_that_is_still_going_is_refused(paths: RunPaths) -> None:
     paths.result.unlink()
     with RunLock(paths.lock), pytest.raises(UserError, match="still running"):
         audit_with(paths, make_reply())
-    assert not paths.audits.exists()
+    assert not paths.additions.exists()
 
 
-def test_a_planted_audit_file_that_is_a_link_or_no_audit_is_noted_and_shows_nothing(paths: RunPaths) -> None:
-    paths.audits.mkdir()
-    (paths.audits / "0001.json").symlink_to("/dev/zero")
-    (paths.audits / "0002.json").write_text('{"done": true}')
-    view = read_run(paths)
-    assert view.audits == ()
-    assert len([note for note in view.notes if note.startswith("000")]) == 2
+def test_a_run_without_a_result_is_refused(paths: RunPaths) -> None:
+    paths.result.unlink()
+    with pytest.raises(UserError, match="has no result"):
+        audit_with(paths, make_reply())
+    assert not paths.additions.exists()
+
+
+def test_an_audit_that_was_edited_is_shown_nowhere_and_nothing_is_added_to_it(paths: RunPaths) -> None:
+    audit_with(paths, *[make_reply(MERGED)] * 3)
+    edited = paths.additions.read_text(encoding="utf-8").replace('"done":true', '"done":false')
+    paths.additions.write_text(edited, encoding="utf-8")
+    assert read_run(paths).audits == ()
+    assert not verify_run(paths).holds
+    with pytest.raises(UserError, match="Nothing can be added"):
+        audit_with(paths, make_reply())
 
 
 def test_the_command_prints_flags_with_quotes_and_says_by_its_code_whether_there_was_an_audit(

@@ -1,6 +1,7 @@
 """Read everything recorded about a run, once. Files that cannot be read are noted and skipped."""
 
 import math
+import re
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from agent2rl.core.self_reports import AttemptClaims
 from agent2rl.record.paths import RunPaths, SubmissionPaths
 from agent2rl.record.reader import RunView, read_claims, read_events, read_results, read_run, read_usage
 
+PLAIN_NAME = re.compile(r"\w[\w.-]*")
+"""Matches names of a folder inside of the run directory, which may be somebody else's."""
 Results = dict[Split, dict[int, list[ExampleResult]]]
 """By split and submission; 0 is the untouched model."""
 
@@ -52,7 +55,7 @@ class RecordedRun:
         score higher.
         """
         untouched = self.results.get(split, {}).get(0, [])
-        if self.best is None or self.best.ablation is None:
+        if self.best is None or self.best.ablation is None or not PLAIN_NAME.fullmatch(self.best.ablation):
             return untouched
         with suppress(OSError, ValidationError):
             ablated = read_results(self.view.paths.ablation_paths(self.best.ablation).results_file(split))

@@ -23,15 +23,20 @@ COMMANDS = {
     "campaign": "Run a matrix of experiments from a file.",
     "view": "Watch runs in a browser.",
     "leaderboard": "Rank agents, drivers, models and modes across many runs.",
+    "site": "Write a public leaderboard of runs as a static site.",
     "show": "Show a run, whether it is running, finished or crashed.",
     "report": "Analyse a run and write its report.",
-    "export": "Export runs as csv, jsonl, parquet or atif.",
+    "export": "Export runs or tasks for other programs.",
+    "import": "Run a task of another framework here.",
     "track": "Mirror runs in W&B, MLflow, Trackio or a folder.",
     "transcript": "Show what a run's agent said and did.",
     "revisions": "List the revisions of an agent's code, or diff two of them.",
     "checkout": "Write a code revision into a folder.",
+    "reproduce": "Train a submission again from its recorded code.",
     "audit": "Let LLM judges look for cheating in a run.",
     "verify": "Check that a run's record is unchanged.",
+    "bundle": "Write a run into one file that others can check.",
+    "rejudge": "Grade a run's kept outputs again, with another judge or rule.",
     "check": "Check this machine, or a task.",
     "play": "Play a task's training games yourself.",
     "score": "Score outputs that a model has already produced.",
@@ -45,6 +50,7 @@ COMMANDS = {
 }
 
 SHARED_MODULES = {
+    "import": "import_task",
     "resume": "run",
     "transcript": "inspect_record",
     "revisions": "inspect_record",
@@ -57,7 +63,7 @@ SHARED_MODULES = {
     "completion": "getting_started",
     "judge": "score",
 }
-"""Commands that share a module: command name -> module name."""
+"""Commands whose module has another name: command name -> module name."""
 
 
 class LazyGroup(click.Group):

@@ -50,7 +50,7 @@ from agent2rl.evaluators.task_data import read_prompts
 from agent2rl.record.paths import RunPaths
 from agent2rl.record.reader import read_run
 from agent2rl.record.recorder import Notify
-from agent2rl.report import export, run_report
+from agent2rl.report import export, page_signature, run_report
 from agent2rl.run.agent_network import choose_network_policy
 from agent2rl.run.agent_python import find_agent_python
 from agent2rl.run.assets import choose_default_engine, pin_model_name
@@ -84,7 +84,7 @@ def run_and_report(
     for name in output.track:
         mirror.require_tracker(name)
     stop = threading.Event()
-    _stop_on_signals(stop)
+    stop_on_signals(stop)
     as_json = output.as_json
     if not as_json:
         click.echo(f"watch:  {_format_view_command(runs)}", err=True)
@@ -96,7 +96,7 @@ def run_and_report(
             click.echo(finished.result.model_dump_json())
         else:
             print_run(read_run(finished.paths))
-        report = None if output.no_report else _write_report(finished.paths)
+        report = None if output.no_report else write_run_report(finished.paths)
         if not as_json:
             click.echo(f"report: {_shorten_path(report)}" if report else "report: agent2rl report latest")
             click.echo(f"view:   {_format_view_command(runs)}")
@@ -121,11 +121,12 @@ def _print_tracker_line(line: str) -> None:
     click.echo(f"tracking with {line}", err=True)
 
 
-def _write_report(paths: RunPaths) -> Path | None:
+def write_run_report(paths: RunPaths) -> Path | None:
     """Write the report and return the path of its page; a report that fails does not fail the run."""
     began = time.monotonic()
     try:
         run_report.write_report(paths)
+        page_signature.sign_page(paths, read_settings().cache)
     except Exception as error:
         logger.debug("Writing the report failed", exc_info=True)
         click.echo(f"warning: cannot write the report: {type(error).__name__}: {error}", err=True)
@@ -135,7 +136,7 @@ def _write_report(paths: RunPaths) -> Path | None:
     return paths.report_page
 
 
-def _stop_on_signals(stop: threading.Event) -> None:
+def stop_on_signals(stop: threading.Event) -> None:
     """Stop the run cleanly on the first Ctrl-C, and abort it on the second."""
 
     def handle(_: int, __: object) -> None:

@@ -278,7 +278,8 @@ def print_run(view: RunView, played: Rollouts | None = None) -> None:
                 table.add_row(*(escape(_sanitize_line(cell)) for cell in row))
             console.print(table)
     for number, message in tables.list_messages(view):
-        console.print(f"[bold]{number}[/bold]: {escape(_sanitize_line(message))}")
+        lines = sanitize_lines(message).replace("\n", "\n   ")  # so that none looks like another message
+        console.print(f"[bold]{number}[/bold]: {escape(lines)}")
 
 
 def print_audit(audit: Audit) -> None:
@@ -296,4 +297,4 @@ def print_audit(audit: Audit) -> None:
 
 def _sanitize_line(text: str) -> str:
     """Replace control characters: text of an agent must not control the terminal."""
-    return "".join(character if character.isprintable() else "�" for character in text)
+    return "".join(each if each.isprintable() else " " if each.isspace() else "�" for each in text)

@@ -17,6 +17,8 @@ from agent2rl.core.records import Budget, Mode
 from agent2rl.core.sandbox import Command
 from agent2rl.core.self_reports import Transcript
 
+UNTOUCHED_AGENT = "nop"
+"""The agent that does nothing. Its runs measure the untouched model, also on the held-out split."""
 LONGEST_TIMER_MS = 2**31 - 1
 """Node's longest timer; a longer one fires at once."""
 

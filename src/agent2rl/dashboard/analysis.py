@@ -37,8 +37,6 @@ STEP_COUNT = 4
 """Number of steps of an analysis, for the progress bar."""
 MIN_WINDOW_SECONDS = 1.0
 """Shortest time window that a page shows."""
-NAV, END = 'aria-label="Contents">', "</nav>"
-MAIN = ('<main id="main">', "</main>")
 
 
 def of_run(root: str, stamp: str) -> str:
@@ -46,7 +44,7 @@ def of_run(root: str, stamp: str) -> str:
     data = _gather_report_data(root, stamp)
     workers.report_step(4, STEP_COUNT, "drawing figures")
     text = html.page(data, run_figures.render_all_svgs(data))
-    return _extract_contents(text) + extract_main(text)
+    return rendering.extract_report(text)
 
 
 def of_window(root: str, stamp: str, since: str, until: str) -> str:
@@ -106,18 +104,8 @@ def of_runs(index: str, query: str, tasks: str, protocol: str, contaminated: str
     )
     folder = Path(target)
     workers.report_step(2, 2, f"drawing the figures of {len(digests):,} runs")
-    text = extract_main(campaign_page.write(campaign, folder).read_text(encoding="utf-8"))
+    text = rendering.extract_main(campaign_page.write(campaign, folder).read_text(encoding="utf-8"))
     return LINK.sub(rf'href="/made/{folder.name}/\1"', text)
-
-
-def _extract_contents(text: str) -> str:
-    """Return a report's table of contents, for the top of the page."""
-    return f'<nav class="contents" {NAV}{text.partition(NAV)[2].partition(END)[0]}{END}'
-
-
-def extract_main(text: str) -> str:
-    """Return the main part of a report. Untrusted text is escaped, so these tags are the report's own."""
-    return text.partition(MAIN[0])[2].rpartition(MAIN[1])[0]
 
 
 # Score trajectories of several runs in one figure.

@@ -95,6 +95,7 @@ def _count_flips(split: Split, pairs: Sequence[tuple[ExampleResult, ExampleResul
     )
 
 
+SCRIPTS = ("dashboard.js", "report.js", "charts.js")
 FILES = {".svg": "image/svg+xml", ".png": "image/png", ".csv": "text/csv"}
 
 
@@ -150,7 +151,7 @@ def add_multi_run_routes(app: FastAPI, dashboard: Dashboard) -> None:
     def static(name: str) -> Response:
         if name == "style.css":
             return Response(rendering.read_style(), media_type="text/css")
-        if name in ("dashboard.js", "report.js"):
+        if name in SCRIPTS:
             return Response(rendering.read_script(name), media_type="text/javascript")
         raise UserError("This file does not exist.")
 

@@ -14,6 +14,8 @@ from agent2rl.report import formatting, page_templates, tables
 
 FOLDER = Path(__file__).with_name("templates")
 STATIC = Path(__file__).with_name("static")
+NAV, END = 'aria-label="Contents">', "</nav>"
+MAIN = ('<main id="main">', "</main>")
 TONES = {"finished": "plain", "running": "accent", "crashed": "bad"}
 GOOD = ("completed", "deadline", "budget-exhausted")
 
@@ -33,18 +35,27 @@ def render_response(
 
 
 def read_script(name: str) -> str:
-    return (
-        page_templates.read_template_file(name)
-        if name == "report.js"
-        else (STATIC / name).read_text(encoding="utf-8")
-    )
+    if name == "charts.js":
+        return page_templates.read_chart_script()
+    if name == "report.js":
+        return page_templates.read_template_file(name)
+    return (STATIC / name).read_text(encoding="utf-8")
 
 
 def read_style() -> str:
     """Return the style sheet of reports plus that of the dashboard."""
-    return page_templates.read_template_file("report.css") + (STATIC / "dashboard.css").read_text(
-        encoding="utf-8"
-    )
+    return page_templates.read_style() + (STATIC / "dashboard.css").read_text(encoding="utf-8")
+
+
+def extract_report(text: str) -> str:
+    """Return the parts of a report's page that a page of the dashboard shows: contents and main part."""
+    contents = text.partition(NAV)[2].partition(END)[0]
+    return f'<nav class="contents" {NAV}{contents}{END}{extract_main(text)}'
+
+
+def extract_main(text: str) -> str:
+    """Return the main part of a report. Untrusted text is escaped, so these tags are the report's own."""
+    return text.partition(MAIN[0])[2].rpartition(MAIN[1])[0]
 
 
 def render_sparkline(row: RunRow) -> Markup:

@@ -1,15 +1,7 @@
-"""What is known of a run without an analysis: whether its directory is safe to read, its live status, its row
-in the run list.
+"""What is known of a run without an analysis: its live status, and its row in the run list."""
 
-A run directory may be hostile: a symlink leads outside, reading a pipe blocks for ever, a sparse file fills
-the memory. Such a run is not shown. This check does not read the contents of files.
-"""
-
-import os
 import re
-import stat
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,62 +12,11 @@ from agent2rl.core.errors import UserError
 from agent2rl.core.grading_records import ExampleResult, Split, Submission, find_best_submission
 from agent2rl.core.record import Record
 from agent2rl.core.records import Ending, LedgerEntry, Mode, ScoringProtocol
+from agent2rl.core.reproduction import ReproductionAnswer
 from agent2rl.record.crash_recovery import measure_union_seconds
+from agent2rl.record.directory_check import find_fault
 from agent2rl.record.paths import RunPaths
 from agent2rl.record.reader import RunView, State, read_results, read_run
-
-# Safety check: a run directory may hold only plain files and folders of its own, of limited size.
-
-MOST_BYTES = 256 << 20
-"""Size limit of a file that is read as a whole."""
-MOST_EVENTS_BYTES = 1 << 30
-"""Size limit of a file that is read in a separate process."""
-MOST_LOG_BYTES = 16 << 30
-"""Size limit of a file of which only a part is read."""
-
-
-def find_fault(paths: RunPaths) -> str | None:
-    """Return the first problem of a run directory, or None."""
-    apart = {paths.events.name, paths.usage.name, paths.network.name}
-    for folder in _iter_folders(paths):
-        try:
-            with os.scandir(folder) as entries:
-                for entry in entries:
-                    if fault := _check_entry(entry, apart):
-                        return fault
-        except (FileNotFoundError, NotADirectoryError):
-            continue  # missing, or a file in its place, which is reported where it is read
-    return None
-
-
-def _iter_folders(paths: RunPaths) -> Iterator[str]:
-    """Yield every folder that is read, parents first."""
-    code = str(paths.revisions)
-    yield from map(str, (paths.root, paths.report, paths.baseline.root))
-    yield from (code, f"{code}/objects", f"{code}/objects/info", f"{code}/objects/pack", f"{code}/refs/heads")
-    yield str(paths.submissions)
-    try:
-        with os.scandir(paths.submissions) as entries:
-            yield from [entry.path for entry in entries]
-    except (FileNotFoundError, NotADirectoryError):
-        return
-
-
-def _check_entry(entry: "os.DirEntry[str]", apart: set[str]) -> str | None:
-    if entry.is_symlink():
-        return f"contains a symlink, {entry.name!r}"
-    if entry.is_dir():
-        return None
-    info = entry.stat(follow_symlinks=False)
-    if not stat.S_ISREG(info.st_mode):
-        return f"contains {entry.name!r}, which is neither a file nor a folder"
-    if entry.name in ("alternates", "commondir"):
-        return "stores its code outside of the run directory"
-    most = MOST_LOG_BYTES if entry.name.endswith(".log") else MOST_BYTES
-    if info.st_size > (MOST_EVENTS_BYTES if entry.name in apart else most):
-        return f"contains a file that is too large, {entry.name!r}"
-    return None
-
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 LOG_BYTES = 64 << 10
@@ -113,6 +54,21 @@ class LiveRunStatus:
     best: Submission | None
     log: str
     """The end of the agent's output."""
+
+    @property
+    def seconds_to_best(self) -> float | None:
+        """Time from the agent's start to the verdict on the best submission; None without one."""
+        return self.best.verdict_at - self.began if self.best and self.began is not None else None
+
+    @property
+    def usd(self) -> float | None:
+        """Cost of the driver LLM; None if there is none, or if it is not known."""
+        return self.view.result.usage.usd if self.view.result and self.view.result.usage else None
+
+    @property
+    def points_per_usd(self) -> float | None:
+        gain = self.view.result.improvement if self.view.result else None
+        return gain / self.usd if gain is not None and self.usd else None
 
     @property
     def scored(self) -> int:
@@ -161,7 +117,8 @@ def _find_deadline(view: RunView, start: LedgerEntry, now: float) -> float | Non
 def compute_run_stamp(paths: RunPaths) -> str:
     """Return a stamp that differs whenever the analysis may."""
     sizes = []
-    for path in (paths.ledger_head, paths.events, paths.usage, paths.result, paths.claims, paths.transcript):
+    heads = (paths.ledger_head, paths.additions_head)
+    for path in (*heads, paths.events, paths.usage, paths.result, paths.claims, paths.transcript):
         try:
             info = path.stat()
             sizes.append(f"{info.st_mtime_ns}-{info.st_size}")
@@ -251,6 +208,8 @@ class RunRow(Record, allow_inf_nan=False):
     """None if unknown, or while the run is in progress."""
     compliance: ComplianceVerdict | None = None
     """Whether the run kept its mode; None until the run is analysed."""
+    reproduced: ReproductionAnswer | None = None
+    """Whether its best submission was trained again from its code; None if nobody tried."""
     spark: tuple[float, ...]
     """The best gain so far, submission by submission."""
 
@@ -284,6 +243,7 @@ def build_row_from_digest(digest: RunDigest, level: int | None, changed: float) 
         budget_seconds=digest.budget_seconds,
         contaminated=digest.contaminated,
         compliance=digest.compliance,
+        reproduced=digest.reproduced,
         spark=_downsample_values([point.best for point in digest.curve]),
     )
 
@@ -325,6 +285,7 @@ def build_row_from_view(view: RunView, level: int | None, changed: float) -> Run
         scored=len(scores),
         seconds=result.clock.agent if result and result.clock else None,
         budget_seconds=spec.budget.wall_seconds,
+        reproduced=view.best_reproduction.answer if view.best_reproduction else None,
         contaminated=view.contaminated,
         spark=_downsample_values(_compute_best_so_far(scores, base)),
     )

@@ -15,10 +15,12 @@ from fastapi.responses import Response, StreamingResponse
 from markupsafe import Markup
 
 from agent2rl.analysis.campaigns.route_shares import TaskTraits
-from agent2rl.dashboard import run_status
+from agent2rl.dashboard import rendering, run_status
 from agent2rl.dashboard.run_filter import RunFilter
 from agent2rl.dashboard.run_index import Level, RunIndex
 from agent2rl.dashboard.workers import AnalysisOutcome, AnalysisWorker, DigestFiller
+from agent2rl.record.paths import RunPaths
+from agent2rl.report.page_signature import read_signed_page
 
 # Server-sent events. One check for changes serves all readers.
 
@@ -72,7 +74,7 @@ class Dashboard:
     ) -> None:
         self.index = RunIndex(runs, cache, level)
         self._filler = DigestFiller(self.index)
-        self.runs, self.token, self._tasks = runs, token, tasks
+        self.runs, self.token, self._tasks, self._cache_folder = runs, token, tasks, cache
         self.workshop = AnalysisWorker(cache / "dashboard" / "made")
         self.folder = cache / "dashboard" / "leaderboards"
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -107,8 +109,16 @@ class Dashboard:
         root, stamp = str(paths.root), run_status.compute_run_stamp(paths)
         lasting = paths.result.exists()
         return _build_template_values(
-            self.workshop.get_or_start(f"run {name}", stamp, lasting, _render_run, root, stamp)
+            self.workshop.get_or_start(
+                *(f"run {name}", stamp, lasting, _render_run, root, stamp),
+                find_ready=lambda: self._read_report(paths) if lasting else None,
+            )
         )
+
+    def _read_report(self, paths: RunPaths) -> str | None:
+        """Return the report of a run as its page shows it, if it is on disk and this user made it."""
+        page = read_signed_page(paths, self._cache_folder)
+        return rendering.extract_report(page) if page is not None else None
 
     def get_time_window(self, name: str, since: float, until: float) -> dict[str, Any]:
         """Return the analysis of a part of a run's time; `until` 0 means its end."""

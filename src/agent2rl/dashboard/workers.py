@@ -10,7 +10,6 @@ import hashlib
 import logging
 import multiprocessing
 import os
-import signal
 import sqlite3
 import threading
 import time
@@ -21,62 +20,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from agent2rl.core.unix import resource
 from agent2rl.dashboard.run_index import RunIndex
 from agent2rl.record.files import write_atomically
 from agent2rl.record.paths import RunPaths
 from agent2rl.report import digests
+from agent2rl.report.worker_limits import MOST_SECONDS, prepare_worker, run_with_timeout
 
 logger = logging.getLogger(__name__)
-
-# Limits: no run can keep a worker process busy for ever or fill the memory.
-
-MOST_SECONDS = 900
-LEAST_MEMORY = 8 << 30
-
-
-def prepare_worker() -> None:
-    """Set up a worker process; called when it starts."""
-    threading.Thread(target=_exit_with_parent, daemon=True).start()
-    limit_memory()
-
-
-def limit_memory() -> None:
-    """Limit the process to half of the machine's memory: a pathological run could need all of it."""
-    if not hasattr(os, "sysconf"):  # Windows has neither this nor such a limit
-        return
-    half = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
-    with suppress(OSError, ValueError):  # the limit is lower already
-        resource.setrlimit(resource.RLIMIT_DATA, (max(half, LEAST_MEMORY),) * 2)
-
-
-def run_with_timeout(most_seconds: int, work: Callable[..., str], *arguments: str) -> str:
-    """Call `work` with these arguments; raise TimeoutError after `most_seconds`, where the system can."""
-    if not hasattr(signal, "SIGALRM"):
-        return work(*arguments)
-    signal.signal(signal.SIGALRM, _raise_timeout)
-    signal.alarm(most_seconds)
-    try:
-        return work(*arguments)
-    finally:
-        signal.alarm(0)
-
-
-def _exit_with_parent() -> None:
-    """Exit when the parent dies, even if it was killed.
-
-    PR_SET_PDEATHSIG does not work here: it watches the thread that started the process, and the server's
-    threads come and go.
-    """
-    parent = multiprocessing.parent_process()
-    if parent:
-        parent.join()
-        os._exit(1)
-
-
-def _raise_timeout(*_: object) -> None:
-    raise TimeoutError("the analysis takes too long")
-
 
 # Progress: a worker writes its current step to shared memory that the server reads.
 
@@ -213,19 +163,28 @@ class AnalysisWorker:
         """Grows whenever an analysis is done."""
 
     def get_or_start(
-        self, name: str, stamp: str, lasting: bool, work: Callable[..., str], *arguments: str
+        self,
+        name: str,
+        stamp: str,
+        lasting: bool,
+        work: Callable[..., str],
+        *arguments: str,
+        find_ready: Callable[[], str | None] = lambda: None,
     ) -> AnalysisOutcome:
         """Return the newest result of `work`, and start it in a worker process if that is out of date.
 
-        `work` is a function of a module. `lasting` means that the result will never change.
+        `work` is a function of a module. `lasting` means that the result will never change. `find_ready`
+        returns a result that somebody else has made of the same state.
         """
         key = f"{name} {stamp}"
         with self._lock:
             entry = self._entries.pop(name, None) or _AnalysisEntry()
             self._entries[name] = entry  # at the end: most recently used
-            if entry.text is None and not entry.doing and (cached := self._cache.get(key)) is not None:
-                logger.debug("cache hit: %s", name)
-                entry.text, entry.stamp = cached, stamp
+            if entry.text is None and not entry.doing:
+                ready = self._cache.get(key) or find_ready()
+                if ready is not None:
+                    logger.debug("a result is there: %s", name)
+                    entry.text, entry.stamp = ready, stamp
             if entry.stamp != stamp and not entry.doing and self._is_due(entry):
                 logger.debug("analysis starts: %s", name)
                 entry.doing_stamp, entry.began = stamp, time.monotonic()

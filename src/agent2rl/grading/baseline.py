@@ -5,10 +5,6 @@ which somebody else edited or added are not used. The owner of the cache also ow
 """
 
 import hmac
-import os
-import secrets
-import stat
-import tempfile
 import threading
 import time
 from contextlib import suppress
@@ -22,8 +18,8 @@ from agent2rl.core.records import Record
 from agent2rl.grading.base_model import BaseModel
 from agent2rl.grading.grading_child import GradingChild
 from agent2rl.record.files import canonical_json, sha256_text, write_record
+from agent2rl.record.signing_key import ensure_signing_key, read_signing_key
 
-KEY_BYTES = 32
 NOT_USED = (
     "A cached baseline was not used, because its signature is wrong: it was changed, or written by another "
     "user or an older version. The baseline is graded again."
@@ -66,7 +62,7 @@ class BaselineCache:
 
     def load(self, name: str) -> CachedBaseline | None:
         """Return the entry with this name if this user's key signed it, else None."""
-        key = _read_key(self._key_file)
+        key = read_signing_key(self._key_file)
         try:
             entry = CachedBaseline.model_validate_json(self._entry_path(name).read_bytes())
             fits = key and hmac.compare_digest(
@@ -78,7 +74,7 @@ class BaselineCache:
 
     def store(self, name: str, results: EvalResult, measured: Measurement) -> None:
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        key = _read_key(self._key_file) or _make_key(self._key_file)
+        key = ensure_signing_key(self._key_file)
         digest = _sign_entry(key, name, results, measured)
         write_record(
             self._entry_path(name), CachedBaseline(results=results, measured=measured, digest=digest)
@@ -95,39 +91,6 @@ def _sign_entry(key: bytes, name: str, results: EvalResult, measured: Measuremen
         "measured": measured.model_dump(mode="json"),
     }
     return hmac.digest(key, canonical_json(content).encode(), "sha256").hex()
-
-
-def _read_key(path: Path) -> bytes | None:
-    """Return the key, or None if it is missing, incomplete, not ours, or accessible to others."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return None
-    with open(descriptor, "rb") as file:
-        file_status = os.fstat(descriptor)
-        private = stat.S_ISREG(file_status.st_mode) and not file_status.st_mode & 0o077
-        key = file.read(KEY_BYTES + 1) if private and file_status.st_uid == os.geteuid() else b""
-    return key if len(key) == KEY_BYTES else None
-
-
-def _make_key(path: Path) -> bytes:
-    """Create a new key, unless another run has just created one."""
-    descriptor, made = tempfile.mkstemp(prefix=".key-", dir=path.parent)  # readable only by its owner
-    try:
-        with open(descriptor, "wb") as file:
-            file.write(secrets.token_bytes(KEY_BYTES))
-            file.flush()
-            os.fsync(descriptor)
-        with suppress(FileExistsError):
-            os.link(made, path)
-        if (key := _read_key(path)) is None:
-            Path(made).replace(path)
-            key = _read_key(path)
-    finally:
-        Path(made).unlink(missing_ok=True)
-    if key is None:
-        raise OSError(f"{path} cannot be made private")
-    return key
 
 
 @dataclass(frozen=True)

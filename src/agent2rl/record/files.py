@@ -58,7 +58,7 @@ def move_into(made: Path, target: Path) -> None:
     for path in sorted(made.rglob("*"), key=lambda one: (-len(one.parts), one)):
         place = target / path.relative_to(made)
         if path.is_file():
-            place.parent.mkdir(exist_ok=True)
+            place.parent.mkdir(parents=True, exist_ok=True)
             path.replace(place)
 
 

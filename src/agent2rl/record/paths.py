@@ -31,17 +31,21 @@
   ablations/<key>/            base weights under a submission's chat format and tokens: answers, log
   contamination.json          evaluation data in what the agent left: passages, and what was not read
   contamination.log           what the child that looked for it printed
-  audits/<n>.json             what panels of judges said of the run, after it was closed
   report/                     made from all of this, and nothing else
     digest.json               of it, what statistics over many runs need
+    report.html.signature.json  by this user's key: the dashboard shows the page without making it again
     summary.jsonl             of it, one line an attempt in the published schema
   files.json                  sha256 of every file that was final when the run was closed
+  additions.jsonl             hash-chained: what was found out after the run was closed
+  additions.head              index and hash of its last record
+  reproductions/<run_id>/     a run of the recorded code alone, without an agent: `agent2rl reproduce`
   result.json                 written last; result.pending.json until the ledger has its hash
   scratch/                    HOME and /tmp of the sandboxes, gone after the run
   workspace/                  the agent's: the only part it sees
 
 `files.json` leaves out what is pinned in another way: the ledger and its head by the chain, the result by the
-record `closed`, kept copies of submissions (which may be gigabytes) by their manifests.
+record `closed`, kept copies of submissions (which may be gigabytes) by their manifests. What is added after
+the run was closed has a chain of its own, which begins with the last hash of the run's ledger.
 """
 
 import hashlib
@@ -150,8 +154,12 @@ class RunPaths:
     def submission_paths(self, number: int) -> SubmissionPaths:
         return SubmissionPaths(self.submissions / str(number))
 
+    @property
+    def ablations(self) -> Path:
+        return self.root / "ablations"
+
     def ablation_paths(self, key: str) -> SubmissionPaths:
-        return SubmissionPaths(self.root / "ablations" / key)
+        return SubmissionPaths(self.ablations / key)
 
     @property
     def contamination(self) -> Path:
@@ -160,10 +168,6 @@ class RunPaths:
     @property
     def contamination_log(self) -> Path:
         return self.root / "contamination.log"
-
-    @property
-    def audits(self) -> Path:
-        return self.root / "audits"
 
     @property
     def report(self) -> Path:
@@ -176,6 +180,10 @@ class RunPaths:
     @property
     def report_page(self) -> Path:
         return self.report / "report.html"
+
+    @property
+    def page_signature(self) -> Path:
+        return self.report / "report.html.signature.json"
 
     @property
     def report_text(self) -> Path:
@@ -196,6 +204,21 @@ class RunPaths:
     @property
     def files(self) -> Path:
         return self.root / "files.json"
+
+    @property
+    def additions(self) -> Path:
+        return self.root / "additions.jsonl"
+
+    @property
+    def additions_head(self) -> Path:
+        return self.root / "additions.head"
+
+    @property
+    def reproductions(self) -> Path:
+        return self.root / "reproductions"
+
+    def reproduction_paths(self, run_id: str) -> "RunPaths":
+        return RunPaths(self.reproductions / run_id)
 
     @property
     def results_csv(self) -> Path:
@@ -293,7 +316,6 @@ def uncovered_reasons(paths: RunPaths) -> dict[Path, str]:
     return {
         paths.workspace: "it belongs to the agent; what counts of it is frozen with each submission",
         paths.report: "it is made from the record, and `agent2rl report` makes it anew",
-        paths.audits: "audits come after the run is closed, and no score depends on them",
         paths.scratch: "temporary files of the sandboxes, removed when the run ends",
         paths.lock: "it is written after the run is closed, and only says when the harness was last alive",
     }
@@ -304,6 +326,7 @@ def list_run_files(paths: RunPaths) -> Iterator[Path]:
     elsewhere = {
         *uncovered_reasons(paths),
         *(paths.ledger, paths.ledger_head, paths.files, paths.result, paths.pending_result),
+        *(paths.additions, paths.additions_head, paths.reproductions),
         *(folder / "model" for folder in paths.submissions.glob("*")),
     }
     folders = [paths.root]

@@ -1,7 +1,6 @@
 """Read a run directory in any state: running, finished, crashed or damaged. Nothing is written."""
 
 import re
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,14 +22,15 @@ from agent2rl.core.grading_records import (
 from agent2rl.core.llm import LlmExchange
 from agent2rl.core.network import NetworkRequest
 from agent2rl.core.records import PythonLock, Record, RolloutCounts, Rollouts, RunResult, RunSpec
+from agent2rl.core.reproduction import Reproduction
 from agent2rl.core.self_reports import AttemptClaims, Transcript
 from agent2rl.record import ledger
-from agent2rl.record.paths import RunPaths, is_plain_file
+from agent2rl.record.additions import read_additions
+from agent2rl.record.paths import RunPaths
 from agent2rl.record.run_lock import is_held
 
 R = TypeVar("R", bound=Record)
 NUMBER = re.compile(r"[1-9][0-9]{0,8}")
-MOST_AUDITS, AUDIT_BYTES = 20, 8 << 20
 LINEAGE_FILE = re.compile(r"submissions/([1-9][0-9]{0,8})/lineage\.json")
 State = Literal["running", "finished", "crashed"]
 
@@ -48,8 +48,21 @@ class RunView:
     contamination: Contamination | None
     chain: ledger.LedgerReading
     notes: tuple[str, ...]
+    reproductions: tuple[Reproduction, ...] = ()
+    """Added after the run was closed, oldest first."""
     audits: tuple[Audit, ...] = ()
     """What panels of judges said of the run, the latest last."""
+
+    @property
+    def latest_reproductions(self) -> dict[int, Reproduction]:
+        """The last reproduction of each submission that has one."""
+        return {each.submission: each for each in self.reproductions}
+
+    @property
+    def best_reproduction(self) -> Reproduction | None:
+        """The last reproduction of the best submission."""
+        best = self.result.best if self.result else None
+        return self.latest_reproductions.get(best.id) if best else None
 
     @property
     def audit(self) -> Audit | None:
@@ -123,6 +136,9 @@ def read_run(paths: RunPaths) -> RunView:
     submissions = [
         _read_record(paths.submission_paths(number).record, Submission, notes) for number in numbers
     ]
+    added = read_additions(paths, chain.entries[-1].hash if chain.entries else "")
+    if added.fault:
+        notes.append(f"additions cannot be used ({added.fault})")
     return RunView(
         paths=paths,
         spec=spec,
@@ -134,8 +150,9 @@ def read_run(paths: RunPaths) -> RunView:
             _read_record(paths.contamination, Contamination, notes) if paths.contamination.exists() else None
         ),
         chain=chain,
-        audits=tuple(_read_audits(paths, notes)),
+        audits=() if added.fault else added.list_audits(),
         notes=tuple(notes),
+        reproductions=() if added.fault else added.list_reproductions(),
     )
 
 
@@ -184,17 +201,6 @@ def read_claims(paths: RunPaths, notes: list[str]) -> AttemptClaims | None:
 def read_transcript(paths: RunPaths) -> Transcript | None:
     """Read the transcript of a driven agent; None if it is missing or unreadable."""
     return _read_record(paths.transcript, Transcript, [])
-
-
-def _read_audits(paths: RunPaths, notes: list[str]) -> Iterator[Audit]:
-    """Read the last audits."""
-    files = sorted(path for path in paths.audits.glob("*.json") if path.stem.isdecimal())[-MOST_AUDITS:]
-    for path in files:
-        if is_plain_file(path) and path.stat().st_size <= AUDIT_BYTES:
-            if audit := _read_record(path, Audit, notes):
-                yield audit
-        else:
-            notes.append(f"{path.name} is no plain file, or too large")
 
 
 def _find_baseline(chain: ledger.LedgerReading) -> EvalScore | None:

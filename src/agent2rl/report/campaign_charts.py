@@ -262,10 +262,11 @@ def draw_trajectories(campaign: CampaignAnalysis, narrow: bool = False) -> Figur
                 color=hue[each.line],
                 alpha=_choose_opacity(len(task.courses)),
                 linewidth=1,
+                label=f"_{formatting.make_drawable(f'{each.line}: {each.run_id}', 80)}",
             )
         if task.runs > 2 and task.all.grid:
             grid = [at / seconds for at in task.all.grid]
-            axes.step(grid, task.all.quantiles[0.5], where="post", color=INK, linewidth=1.8)
+            axes.step(grid, task.all.quantiles[0.5], where="post", color=INK, linewidth=1.8, label="_median")
         axes.set_title(formatting.make_drawable(task.task, 26))
         axes.set_xlabel(chart_style.choose_time_unit(end)[1])
     _label_panels(panels, narrow, "best gain so far, points")
@@ -290,7 +291,7 @@ def draw_scaling(campaign: CampaignAnalysis, narrow: bool = False) -> Figure | N
         unit, name = _choose_unit(kind, end)
         for line, each in curves:
             xs = np.array(each.grid) / unit
-            axes.step(xs, each.quantiles[0.5], where="post", color=hue[line])
+            axes.step(xs, each.quantiles[0.5], where="post", color=hue[line], label=f"_{line}")
             if each.n > 2:
                 low, high = each.quantiles[0.25], each.quantiles[0.75]
                 axes.fill_between(xs, low, high, step="post", color=hue[line], alpha=0.15, linewidth=0)

@@ -16,7 +16,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from agent2rl.record.files import write_atomically
+from agent2rl.report.chart_data import render_chart_data
 from agent2rl.report.formatting import CARD, DIM, INK, LINE
+from agent2rl.report.page_templates import CHART
 from agent2rl.report.page_templates import NARROW as NARROW
 
 WIDE_INCHES, NARROW_INCHES = 8.0, 3.7
@@ -165,9 +167,14 @@ FRACTION = re.compile(r"(\d\.\d\d)\d+")
 
 
 def render_svgs(figures: Mapping[str, Figure]) -> dict[str, str]:
-    """Render each figure as SVG; the same figure gives the same bytes."""
+    """Render each figure as SVG, and the data of those that can be charted under the name with `.chart`.
+
+    The same figure gives the same bytes.
+    """
     with mpl.rc_context(STYLE):
-        return {name: _render_svg(figure) for name, figure in figures.items()}
+        svgs = {name: _render_svg(figure) for name, figure in figures.items()}
+        data = {name: render_chart_data(figure) for name, figure in figures.items() if NARROW not in name}
+    return svgs | {name + CHART: text for name, text in data.items() if text}
 
 
 def save_figures(figures: Mapping[str, Figure], folder: Path) -> dict[str, str]:

@@ -8,6 +8,7 @@ import base64
 import hashlib
 import re
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -44,32 +45,55 @@ NARROW = ".narrow"
 """Suffix of the names of figures for narrow screens."""
 
 
+CHART = ".chart"
+"""Suffix of the names of a figure's data, for a chart that answers a pointer."""
+UPLOT = Path(__file__).with_name("vendored") / "uplot"
+
+
 def render_page(template: str, filters: Mapping[str, Callable[..., Any]], **values: Any) -> str:
     """Render a self-contained page. Its template also gets `style`, `script` and the script's `hash`."""
-    script = read_template_file("report.js")
-    return (
-        create_environment(filters)
-        .get_template(template)
-        .render(
-            **values,
-            version=__version__,
-            style=Markup(read_template_file("report.css")),
-            script=Markup(script),
-            hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        )
-    )
+    page = create_environment(filters).get_template(template)
+    script = read_chart_script() + read_template_file("report.js")
+    return page.render(**values, **describe_frame(read_style(), script))
 
 
-def inline_figures(svgs: Mapping[str, str]) -> dict[str, tuple[Markup, Markup]]:
-    """Return a wide and a narrow inline figure for each name; the narrow SVG's name ends in `.narrow`."""
+def describe_frame(style: str, script: str) -> Mapping[str, Any]:
+    """Return what the frame of a self-contained page needs; the page's policy allows only this script."""
+    return {
+        "version": __version__,
+        "style": Markup(style),
+        "script": Markup(script),
+        "hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+    }
+
+
+@cache
+def read_style() -> str:
+    """Return the style sheet of all pages."""
+    library = (UPLOT / "uPlot.min.css").read_text(encoding="utf-8")
+    return read_template_file("report.css") + library + read_template_file("charts.css")
+
+
+@cache
+def read_chart_script() -> str:
+    """Return the script of the charts, with the library that draws them."""
+    return (UPLOT / "uPlot.iife.min.js").read_text(encoding="utf-8") + read_template_file("charts.js")
+
+
+def inline_figures(svgs: Mapping[str, str]) -> dict[str, tuple[Markup, Markup, str]]:
+    """Return a wide and a narrow inline figure for each name, and its data for a chart; empty without any.
+
+    The name of the narrow SVG ends in `.narrow`, that of the data in `.chart`.
+    """
     variables = {colour: f"var(--{name})" for name, colour in COLOURS.items()}
     return {
         name: (
             inline_svg(name, svg, variables),
             inline_svg(f"{name}-narrow", svgs.get(name + NARROW, svg), variables),
+            svgs.get(name + CHART, ""),
         )
         for name, svg in svgs.items()
-        if not name.endswith(NARROW)
+        if not name.endswith((NARROW, CHART))
     }
 
 

@@ -73,13 +73,13 @@ def draw_scores(
         _draw_baseline(axes, view.baseline)
     _draw_best_so_far(axes, places, values, view.baseline, end / seconds)
     best = view.result.best.id if view.result and view.result.best else None
-    _draw_points(axes, places, [score for _, score in scored], ACCENT, filled=False)
+    _draw_points(axes, places, [score for _, score in scored], ACCENT, filled=False, name="submission")
     for place, (one, score) in zip(places, scored, strict=True):
         if one.id == best:
-            axes.plot([place], [score.value], "o", color=ACCENT, markersize=5, zorder=4)
+            axes.plot([place], [score.value], "o", color=ACCENT, markersize=5, zorder=4, label="_chosen")
         if len(scored) <= LABELS or one.id == best:
             _annotate_point(
-                axes, place, score.value, f"{one.id}: {score.value:.1f}" if one.id == best else str(one.id)
+                axes, place, score.value, f"{one.id}: {score.value:.2f}" if one.id == best else str(one.id)
             )
     axes.plot([], [], "o", color=ACCENT, markerfacecolor=CARD, markersize=5, label="submission")
     unscored = [at(one.accepted_at) / seconds for one in view.submissions if one.verdict and not one.score]
@@ -100,8 +100,9 @@ def draw_scores(
 def _draw_baseline(axes: Axes, baseline: EvalScore) -> None:
     """Draw the baseline as a line with a band: it applies at all times."""
     axes.axhspan(baseline.ci.low, baseline.ci.high, color=BASE, alpha=0.16, linewidth=0)
-    axes.axhline(baseline.value, color=BASE, linestyle=(0, (4, 3)), linewidth=1.2)
-    axes.plot([], [], color=BASE, linestyle=(0, (4, 3)), linewidth=1.2, label="untouched model")
+    look: dict[str, Any] = {"color": BASE, "linestyle": (0, (4, 3)), "linewidth": 1.2}
+    axes.axhline(baseline.value, label="_untouched model", **look)
+    axes.plot([], [], label="untouched model", **look)
 
 
 def _draw_best_so_far(
@@ -141,16 +142,25 @@ def _read_held_out(view: RunView) -> HeldOutScores | None:
 
 
 def _draw_held_out(axes: Axes, heldout: HeldOutScores) -> None:
-    _draw_points(axes, [0], [heldout.before], BASE, filled=True)
-    _draw_points(axes, [1], [heldout.after], HELD, filled=True)
+    _draw_points(axes, [0], [heldout.before], BASE, filled=True, name="untouched model")
+    _draw_points(axes, [1], [heldout.after], HELD, filled=True, name="best submission")
     if heldout.gap is not None:
-        axes.plot([1, 1], [heldout.after.value, heldout.promised], color=HELD, linewidth=5, alpha=0.25)
-        axes.plot([0.75, 1.25], [heldout.promised] * 2, color=HELD, linewidth=1.2, linestyle=(0, (2, 2)))
+        axes.plot(
+            [1, 1], [heldout.after.value, heldout.promised], color=HELD, linewidth=5, alpha=0.25, label="_gap"
+        )
+        axes.plot(
+            [0.75, 1.25],
+            [heldout.promised] * 2,
+            color=HELD,
+            linewidth=1.2,
+            linestyle=(0, (2, 2)),
+            label="_predicted by feedback",
+        )
     _annotate_value(
         axes, 0, heldout.before.ci.high, heldout.before.value, DIM, above=True
     )  # there is room between them
     _annotate_value(axes, 1, heldout.after.ci.low, heldout.after.value, HELD, above=False)
-    gap = f"\ngap {heldout.gap:+.1f}" if heldout.gap is not None else ""
+    gap = f"\ngap {heldout.gap:+.2f}" if heldout.gap is not None else ""
     axes.set_title(f"held out{gap}", color=DIM, fontsize=8)
     axes.set(xlim=(-0.8, 1.8), xticks=[0, 1], xticklabels=["base", "best"])
     axes.tick_params(axis="y", labelleft=False)
@@ -160,17 +170,20 @@ def _draw_held_out(axes: Axes, heldout: HeldOutScores) -> None:
 def _annotate_value(axes: Axes, place: float, edge: float, value: float, colour: str, above: bool) -> None:
     look: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "fontsize": 8, "color": colour}
     offset, align = (3, "bottom") if above else (-3, "top")
-    axes.annotate(f"{value:.1f}", (place, edge), xytext=(0, offset), va=align, **look)
+    axes.annotate(f"{value:.2f}", (place, edge), xytext=(0, offset), va=align, **look)
 
 
 def _draw_points(
-    axes: Axes, places: Sequence[float], scores: Sequence[EvalScore], colour: str, filled: bool
+    axes: Axes, places: Sequence[float], scores: Sequence[EvalScore], colour: str, filled: bool, name: str
 ) -> None:
     below = [max(0.0, each.value - each.ci.low) for each in scores]
     above = [max(0.0, each.ci.high - each.value) for each in scores]
     look: dict[str, Any] = {"markerfacecolor": colour if filled else CARD, "markersize": 5, "zorder": 3}
     values = [each.value for each in scores]
-    axes.errorbar(places, values, [below, above], fmt="o", color=colour, elinewidth=1.1, capsize=2.5, **look)
+    bars = axes.errorbar(
+        places, values, [below, above], fmt="o", color=colour, elinewidth=1.1, capsize=2.5, **look
+    )
+    bars.lines[0].set_label(f"_{name}")
 
 
 def _annotate_point(axes: Axes, place: float, value: float, text: str) -> None:

@@ -190,6 +190,7 @@ def run_integrity_checks(data: ReportData) -> list[IntegrityCheck]:
         _check_lineage(data),
         *_check_audit(data),
         *_check_rollouts(data),
+        *_check_reproductions(data),
         _check_files(data),
     ]
 
@@ -318,6 +319,20 @@ def _check_rollouts(data: ReportData) -> list[IntegrityCheck]:
     if not rollouts.replayed.episodes:
         return [IntegrityCheck("Claimed episodes", "plain", "not verified", text)]
     return [IntegrityCheck("Claimed episodes", "good", "replayed", text)]
+
+
+def _check_reproductions(data: ReportData) -> list[IntegrityCheck]:
+    """Show the last attempt to reproduce each submission, if there was any."""
+    tones: dict[str, Tone] = {"reproduced": "good", "not reproduced": "bad", "cannot": "warn"}
+    return [
+        IntegrityCheck(
+            f"Submission {number}, trained again",
+            tones[each.answer],
+            each.answer,
+            tables.describe_reproduction(each).removeprefix(each.answer).removeprefix(": "),
+        )
+        for number, each in sorted(data.view.latest_reproductions.items())
+    ]
 
 
 def _check_files(data: ReportData) -> IntegrityCheck:

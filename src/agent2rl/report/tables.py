@@ -24,6 +24,7 @@ from agent2rl.core.records import (
     RunSpec,
     TimeBreakdown,
 )
+from agent2rl.core.reproduction import Reproduction
 from agent2rl.record.reader import RunView
 
 Rows = list[tuple[str, ...]]
@@ -82,6 +83,10 @@ def build_headline_rows(view: RunView, played: Rollouts | None = None) -> Rows:
         rows.append(("weights kept", describe_kept_weights(view.submissions)))
     if view.warning:
         rows.append(("WARNING", view.warning))
+    rows += [
+        (f"submission {number} again", describe_reproduction(each))
+        for number, each in sorted(view.latest_reproductions.items())
+    ]
     rows += _build_sampling_rows(view)
     rows += _build_judging_rows(view)
     if view.chain.fault:
@@ -287,7 +292,7 @@ def _build_sampling_rows(view: RunView) -> Rows:
     for name in scores[-1].metrics if scores else ():
         if "@" not in name or name.endswith(f"@{scores[-1].how.get('samples')}"):
             values = [f"{score.metrics[name]:.2f}" for score in scores if name in score.metrics]
-            rows.append((name, f"{' → '.join(values)} ({scores[-1].split})"))
+            rows.append((name, f"{' → '.join(values)} ({scores[-1].split}; does not rank)"))
     return rows
 
 
@@ -411,6 +416,21 @@ def format_bytes(count: float) -> str:
 def list_messages(view: RunView) -> Rows:
     """Return the messages that the agent got with its verdicts."""
     return [(str(submission.id), submission.message) for submission in view.submissions if submission.message]
+
+
+def describe_reproduction(each: Reproduction) -> str:
+    """Return the answer and both figures in one line."""
+    figures = ""
+    if each.original and each.retrained and each.difference:
+        split = "held-out" if each.split == "heldout" else each.split
+        difference = f"{each.difference.improvement:+.2f} {format_interval(each.difference.ci)}"
+        figures = (
+            f": {format_score(each.original)} originally, {format_score(each.retrained)} "
+            f"retrained ({split}), difference {difference}"
+        )
+        figures += ", the same weights" if each.same_weights else ""
+    reason = f" ({each.reason})" if each.reason and figures else f": {each.reason}" if each.reason else ""
+    return f"{each.answer}{figures}{reason}"
 
 
 def format_score(score: EvalScore) -> str:

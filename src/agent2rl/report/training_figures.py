@@ -143,9 +143,9 @@ def _draw_training_series(axes: Axes, training: TrainingCurves, metric: MetricNa
     known = [(step, scale * value) for step, value in series.points if value is not None]
     xs, ys = chart_style.downsample_series([step for step, _ in known], [value for _, value in known])
     look: dict[str, Any] = {"color": _choose_colour(place), "linewidth": 1.1}
-    axes.plot(
-        xs, ys, linestyle=_choose_dashes(place), marker="o" if len(xs) < 12 else None, markersize=2, **look
-    )
+    marker = "o" if len(xs) < 12 else None
+    name = f"_{_label_training(training)}"
+    axes.plot(xs, ys, linestyle=_choose_dashes(place), marker=marker, markersize=2, label=name, **look)
     marks = [_find_last_value(known, mark.step) for mark in training.submissions]
     axes.plot(
         [step for step, _ in marks],
@@ -154,6 +154,7 @@ def _draw_training_series(axes: Axes, training: TrainingCurves, metric: MetricNa
         markersize=5,
         markerfacecolor=CARD,
         zorder=3,
+        label="_submission",
         **look,
     )
     lost = [step for step, value in series.points if value is None]

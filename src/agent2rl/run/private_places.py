@@ -41,6 +41,10 @@ class PrivatePlaces:
             return (*self.records, *_exclude_mounted(self.sources, mounts))
         return (*self.records, *self.sources, *_exclude_mounted(self.imports, mounts))
 
+    def with_records(self, records: Iterable[Path]) -> "PrivatePlaces":
+        """Add further runs directories."""
+        return replace(self, records=(*self.records, *records))
+
     def with_assets(self, assets: Assets) -> "PrivatePlaces":
         """Add the prepared splits and folders themselves, in case the cache links to them."""
         splits = tuple(split.path.parent for split in assets.splits.values())

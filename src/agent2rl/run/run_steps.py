@@ -15,7 +15,7 @@ from pydantic import JsonValue
 
 import agent2rl
 from agent2rl.analysis import statistics
-from agent2rl.core.agent import Agent, Brief, DrivenAgent, ProgramAgent
+from agent2rl.core.agent import UNTOUCHED_AGENT, Agent, Brief, DrivenAgent, ProgramAgent
 from agent2rl.core.errors import Agent2RLError, GradingError, MachineError, UserError
 from agent2rl.core.grading_records import (
     Contamination,
@@ -232,7 +232,10 @@ def prepare_assets(
 
     def check_model(directory: Path) -> None:
         gpus = machine.list_visible_gpus(settings.gpus)
-        findings = model_preflight.check_model(directory, settings.runs, spec.sandbox, spec.engine, gpus)
+        copies = model_preflight.CopyPlan(spec.keep, spec.budget.submissions)
+        findings = model_preflight.check_model(
+            directory, settings.runs, spec.sandbox, spec.engine, gpus, copies
+        )
         model_preflight.require_model_fits(findings, lambda text: recorder.record_event("warning", text=text))
 
     assets = load_assets(
@@ -451,12 +454,16 @@ def grade_heldout(
     """Grade the baseline and the best submission on the held-out split, which is opened only here.
 
     If the submission differs in more than weights, the base model's own weights are also graded with its
-    other files, and the improvement is measured from the higher score.
+    other files, and the improvement is measured from the higher score. A run without a submission grades
+    neither, but for the agent that does nothing: its runs are there to measure the baseline.
     """
     best = outcome.best
-    if best is None or outcome.spec.protocol == "paper" or stop.is_set():
+    measures = best is not None or outcome.spec.agent == UNTOUCHED_AGENT
+    if not measures or outcome.spec.protocol == "paper" or stop.is_set():
         return
     outcome.baseline_heldout, reference = grade_baseline(baseline, "heldout", recorder, stop)
+    if best is None:
+        return
     recorder.record_event("phase", name="held-out", submission=best.id)
     results, ablated = _grade_best_heldout(best, grader, recorder)
     outcome.best_heldout = recorder.resume_state.heldout or statistics.score_evaluation(results, "heldout")

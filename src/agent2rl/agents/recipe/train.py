@@ -45,8 +45,15 @@ def submit_model(path: Path) -> dict[str, Any]:
     except urllib.error.HTTPError as error:
         print(f"{path.name}: {error.read().decode(errors='replace')}", flush=True)
         return {}
-    print(f"{path.name}: {answer['verdict']}, score {answer['score']}. {answer['message']}", flush=True)
+    print(
+        f"{path.name}: {answer['verdict']}, score {format_score(answer['score'])}. {answer['message']}",
+        flush=True,
+    )
     return answer
+
+
+def format_score(score: float | None) -> str:
+    return "none" if score is None else f"{score:.2f}"
 
 
 def fetch_remaining_seconds() -> float:
@@ -189,7 +196,7 @@ def main() -> None:
             cost = max(cost, time.monotonic() - began - trained)  # grading is not measured yet
         if leader.score == before:
             factors[stage] /= 2
-    print(f"the end: best is {leader.path.name} with {leader.score}", flush=True)
+    print(f"the end: best is {leader.path.name} with {format_score(leader.score)}", flush=True)
 
 
 def order_stages(wanted: Sequence[str], subject: TrainingSubject, mode: Mode = "free") -> Iterator[str]:

@@ -29,7 +29,8 @@ def main() -> None:
         output.mkdir()
         model.save(output)
         answer = submit_model(output)
-        print(f"{name}: {len(problems)} problems, {answer['verdict']}, score {answer['score']}", flush=True)
+        score = "none" if answer["score"] is None else f"{answer['score']:.2f}"
+        print(f"{name}: {len(problems)} problems, {answer['verdict']}, score {score}", flush=True)
 
 
 def submit_model(model: Path) -> Any:

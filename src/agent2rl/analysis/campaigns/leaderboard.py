@@ -180,6 +180,10 @@ class AverageRunCost(Record):
     usd: float | None
     gpu_seconds: float | None
     submissions: float
+    seconds_to_best: float | None = None
+    """Over the runs that had a score above the untouched model; None if there are none."""
+    points_per_usd: float | None = None
+    """Mean gain by mean cost of the driver LLM; None if that is unknown or nothing."""
 
 
 class LeaderboardRow(Record):
@@ -273,10 +277,14 @@ def _average_cost(runs: Sequence[RunDigest]) -> AverageRunCost | None:
         return None
     usd = [each.total.usd for each in runs if each.total.usd is not None]
     gpu = [each.total.gpu_seconds for each in runs if each.total.gpu_seconds is not None]
+    times = [each.seconds_to_best for each in runs if each.seconds_to_best is not None]
+    cost = fmean(usd) if len(usd) == len(runs) else None
     return AverageRunCost(
         seconds=fmean(each.total.seconds for each in runs),
         tokens=fmean(each.total.tokens for each in runs),
-        usd=fmean(usd) if len(usd) == len(runs) else None,
+        usd=cost,
         gpu_seconds=fmean(gpu) if len(gpu) == len(runs) else None,
         submissions=fmean(each.submissions for each in runs),
+        seconds_to_best=fmean(times) if times else None,
+        points_per_usd=fmean(each.gain or 0.0 for each in runs) / cost if cost else None,
     )

@@ -247,7 +247,7 @@ def _detect_reward_hacking(
         return
     confidence -= 0.15 if curve.name != "reward" else 0.0
     change = f"{curve.name} rose from {course.before:.4g} to {course.after:.4g}"
-    against = f"graded {score.value:.1f}, the untouched model {context.baseline:.1f}"
+    against = f"graded {score.value:.2f}, the untouched model {context.baseline:.2f}"
     yield build_failure(
         "reward-hacking",
         f"The training {change}, but the score did not rise: {against}.",
@@ -322,8 +322,8 @@ def _explain_no_gain(span: AttemptSpan, context: AttemptContext, book: EvidenceB
         return  # not graded yet
     score = submission.score
     known = {"the untouched model": context.baseline, "the best before": context.best_before}
-    against = ", ".join(f"{name} {value:.1f}" for name, value in known.items() if value is not None)
-    said = f"It scores {score.value:.1f}" + (f", {against}" if against else "")
+    against = ", ".join(f"{name} {value:.2f}" for name, value in known.items() if value is not None)
+    said = f"It scores {score.value:.2f}" + (f", {against}" if against else "")
     said += "; its weights are not the base model's" if submission.lineage == "foreign" else ""
     cited = book.add_evidence("submission", f"submission {submission.id}", said)
     yield build_failure("no-gain", f"{said}.", ENOUGH, cited)

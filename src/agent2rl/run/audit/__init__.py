@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 from agent2rl.core.audit_records import Audit, AuditedDocument, AuditFlag, AuditQuote, FlagKind
 from agent2rl.core.engine import Chat, Engine, Sampling
 from agent2rl.core.errors import Agent2RLError, UserError
-from agent2rl.record.files import write_record
+from agent2rl.record.additions import append_addition, require_additions_intact
 from agent2rl.record.ledger import read_ledger
 from agent2rl.record.paths import RunPaths
 from agent2rl.record.reader import read_run
+from agent2rl.record.run_lock import RunLock
 from agent2rl.run.audit.documents import AuditDocument, normalize_spaces, read_documents
 from agent2rl.run.audit.questions import (
     KINDS,
@@ -75,10 +76,9 @@ def audit_run(
     options: AuditOptions | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Audit:
-    """Audit a run, and write the result into its directory. A judge that fails leaves it not audited."""
+    """Audit a run, and add the result to its record. A judge that fails leaves it not audited."""
     options = options or AuditOptions()
-    if read_run(paths).state == "running":
-        raise UserError(f"{paths.run_id} is still running.", "Audit it when it has ended.")
+    _require_closed(paths)
     validate_judge_name(judge)
     documents = read_documents(paths)
     parts = divide_documents(documents, options.part_characters, options.most_parts)
@@ -99,8 +99,21 @@ def audit_run(
     except Exception as error:  # a library of the engine: its message might contain a key
         logger.debug("the audit failed", exc_info=True)
         audit = audit.model_copy(update={"reason": f"The judge failed ({type(error).__name__})."})
-    _write_audit(paths, audit)
+    with RunLock(paths.lock):
+        append_addition(paths, "audit", audit.model_dump(mode="json"))
     return audit
+
+
+def _require_closed(paths: RunPaths) -> None:
+    view = read_run(paths)
+    if view.state == "running":
+        raise UserError(f"{paths.run_id} is still running.", "Audit it when it has ended.")
+    if view.result is None:
+        raise UserError(
+            f"{paths.run_id} has no result, so its record is not closed.",
+            f"Continue it: agent2rl resume {paths.run_id}.",
+        )
+    require_additions_intact(paths)
 
 
 def _ask_panel(
@@ -238,9 +251,3 @@ def _list_read(
         yield AuditedDocument(
             name=document.name, characters=document.characters, read=read.get(id(document), 0)
         )
-
-
-def _write_audit(paths: RunPaths, audit: Audit) -> None:
-    paths.audits.mkdir(mode=0o700, exist_ok=True)
-    numbers = [int(path.stem) for path in paths.audits.glob("*.json") if path.stem.isdecimal()]
-    write_record(paths.audits / f"{max(numbers, default=0) + 1:04}.json", audit)

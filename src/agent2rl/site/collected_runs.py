@@ -1,0 +1,137 @@
+"""Read many runs of others in worker processes, with limits of time and memory for each."""
+
+import logging
+import multiprocessing
+import os
+import re
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
+from functools import partial
+
+from pydantic import ValidationError
+
+from agent2rl.record.paths import RunPaths
+from agent2rl.report.worker_limits import MOST_SECONDS, prepare_worker, run_with_timeout
+from agent2rl.site.published_run import PublishedRun, RunChecker, read_published_run
+
+logger = logging.getLogger(__name__)
+
+RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,150}")
+"""Names of run directories that can be a file name and a URL."""
+
+
+@dataclass(frozen=True)
+class FoundRun:
+    paths: RunPaths
+    source: str
+    """Where it came from. Runs of different sources are never the same agent by file name alone."""
+
+
+@dataclass(frozen=True)
+class RefusedRun:
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class CollectedRuns:
+    runs: tuple[PublishedRun, ...]
+    refused: tuple[RefusedRun, ...]
+    """Runs that are not on the site, and why."""
+
+
+def collect_runs(
+    runs: Sequence[FoundRun],
+    check: RunChecker,
+    processes: int | None = None,
+    tell: Callable[[int], None] = lambda _: None,
+) -> CollectedRuns:
+    """Read all runs; `tell` is called with the number of runs done."""
+    distinct, refused = _refuse_by_name(runs)
+    published: list[PublishedRun] = []
+    workers = _WorkerPools(partial(read_published_run, check))
+    with ThreadPoolExecutor(processes or os.cpu_count() or 1) as threads:
+        try:
+            for done, outcome in enumerate(threads.map(workers.read_run, distinct), 1):
+                if isinstance(outcome, PublishedRun):
+                    outcome = _refuse_copy(outcome, published)
+                if isinstance(outcome, PublishedRun):
+                    published.append(outcome)
+                else:
+                    refused.append(outcome)
+                tell(done)
+        finally:
+            workers.close()
+    return CollectedRuns(tuple(sorted(published, key=lambda run: run.listing.run_id)), tuple(refused))
+
+
+def _refuse_by_name(runs: Sequence[FoundRun]) -> tuple[list[FoundRun], list[RefusedRun]]:
+    kept: dict[str, FoundRun] = {}
+    refused = []
+    for run in runs:
+        name = run.paths.run_id
+        if not RUN_NAME.fullmatch(name):
+            refused.append(RefusedRun(name, "Its name is not one of a run."))
+        elif name in kept:
+            refused.append(
+                RefusedRun(name, f"Another run has this name: it came from {kept[name].source}, before this.")
+            )
+        else:
+            kept[name] = run
+    return list(kept.values()), refused
+
+
+def _refuse_copy(run: PublishedRun, published: Sequence[PublishedRun]) -> PublishedRun | RefusedRun:
+    """Refuse a run whose record is that of another: it would count twice."""
+    head = run.listing.checks.head
+    same = next((each for each in published if head and each.listing.checks.head == head), None)
+    if same is None:
+        return run
+    return RefusedRun(
+        run.listing.run_id, f"It is a copy of {same.listing.run_id}: their records are the same."
+    )
+
+
+@dataclass
+class _WorkerPools:
+    """One process for each thread, so that a run that kills its process takes no other with it."""
+
+    work: Callable[[str, str], str]
+    _own: threading.local = field(default_factory=threading.local)
+    _pools: list[ProcessPoolExecutor] = field(default_factory=list)
+    _closed: threading.Event = field(default_factory=threading.Event)
+
+    def read_run(self, run: FoundRun) -> PublishedRun | RefusedRun:
+        if self._closed.is_set():
+            return RefusedRun(run.paths.run_id, "Not read: the site was interrupted.")
+        try:
+            future = self._get_pool().submit(
+                run_with_timeout, MOST_SECONDS, self.work, str(run.paths.root), run.source
+            )
+            return PublishedRun.model_validate_json(future.result())
+        except ValidationError:
+            return RefusedRun(run.paths.run_id, "It has values that no run has.")
+        except BrokenProcessPool:
+            self._own.pool = None
+            return RefusedRun(run.paths.run_id, "Reading it needs too much memory, or ends the process.")
+        except Exception as error:  # whatever reading a hostile run may raise
+            logger.debug("cannot read run %s", run.paths.run_id, exc_info=True)
+            reason = str(error).replace(f"{run.paths.root.parent}{os.sep}", "")  # the path is not published
+            return RefusedRun(run.paths.run_id, reason or type(error).__name__)
+
+    def close(self) -> None:
+        self._closed.set()
+        for pool in self._pools:
+            # Waits: a process that exits beside it may close the queue before the worker hears of the end.
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def _get_pool(self) -> ProcessPoolExecutor:
+        pool: ProcessPoolExecutor | None = getattr(self._own, "pool", None)
+        if pool is None:
+            context = multiprocessing.get_context("spawn")  # forking is unsafe with threads
+            pool = self._own.pool = ProcessPoolExecutor(1, context, prepare_worker)
+            self._pools.append(pool)
+        return pool
