@@ -52,8 +52,8 @@ EVEN_COSINE, EVEN_MATRICES = 0.2, 8
 SAME_NORMS = 0.3
 """Distance of the sorted norms to the sibling's, in units of that between the base's and the sibling's."""
 MOVED = 0.3
-"""Length of a change from which on the lines of a matrix may have moved, so that its norms are compared. Little
-training changes the norms of two children in much the same way."""
+"""Length of a change from which on the lines of a matrix may have moved, so that its norms are compared.
+Little training changes the norms of two children in much the same way."""
 UNCHANGED = 2e-6
 """Length of a change, in units of the base's, that is nothing but rounding to the fingerprint's 32 bits."""
 MOST_WORKERS = 8
