@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 from safetensors.numpy import save_file
 
-from agent2rl.models.abacus import Abacus
+from agent2rl.models.abacus import FEATURES, Abacus
 
 WORKSPACE = Path(os.environ["WORKSPACE"])
 OUTPUT = Path(os.environ["OUTPUT_DIR"])
@@ -33,18 +33,20 @@ DRIVER_URL = os.environ["OPENAI_BASE_URL"]
 LINES_PER_MINUTE = 20
 CODE_EVERY_MINUTES, CHECKPOINT_EVERY_MINUTES = 5, 10
 CHECKPOINTS_KEPT = 3
+PROBLEMS = 400
 RANK = 4
 WAIT_SECONDS = 600
 
 
 class SubmittedModels:
-    """Writes the models of a run that trains for long: on the way from the base model to a trained one."""
+    """Writes models that get better: each has the trained weights of more words than the one before."""
 
     def __init__(self, count: int) -> None:
         self._count = count
+        self._order = np.random.default_rng(0).random(FEATURES)
         self._base = Abacus.load(os.environ["MODEL_PATH"])
         self._trained = Abacus.load(os.environ["MODEL_PATH"])
-        lines = Path(os.environ["DATA_PATH"], "train.jsonl").read_text().splitlines()
+        lines = Path(os.environ["DATA_PATH"], "train.jsonl").read_text().splitlines()[:PROBLEMS]
         rows = [json.loads(line) for line in lines]
         self._trained.fit([row["question"] for row in rows], [row["answer"] for row in rows])
 
@@ -65,11 +67,10 @@ class SubmittedModels:
         return target
 
     def _write_whole(self, target: Path, number: int) -> None:
-        share = number / self._count
-        noise = np.random.default_rng(number).normal(0, 1e-4, self._base.weight.shape)
-        weight = (1 - share) * self._base.weight + share * self._trained.weight + noise
-        bias = (1 - share) * self._base.bias + share * self._trained.bias
-        Abacus(weight.astype(np.float32), bias.astype(np.float32)).save(target)
+        is_trained = self._order < number / self._count
+        weight = np.where(is_trained, self._trained.weight, self._base.weight)
+        bias = self._base.bias + np.float32(number / self._count) * (self._trained.bias - self._base.bias)
+        Abacus(weight, bias).save(target)
 
     def _write_adapter(self, target: Path, number: int) -> None:
         target.mkdir(parents=True)

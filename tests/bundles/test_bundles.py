@@ -10,6 +10,7 @@ import pytest
 
 from agent2rl.bundles.secret_scan import SecretScanner, scan_code
 from agent2rl.bundles.unpacking import open_bundle
+from agent2rl.core.audit_records import Audit
 from agent2rl.core.reproduction import Reproduction
 from agent2rl.record.additions import append_addition, read_additions
 from agent2rl.record.ledger import read_ledger
@@ -272,3 +273,25 @@ def test_a_bundle_has_the_results_of_reproductions_without_their_runs(
         assert not bundle.paths.reproductions.exists()
         (reproduction,) = read_additions(bundle.paths, head).list_reproductions()
     assert reproduction == answer
+
+
+def test_a_site_takes_bundles_and_names_those_that_it_refuses(
+    shared_launcher: RunLauncher, earlier_run: RunPaths, tmp_path: Path
+) -> None:
+    head = read_ledger(earlier_run.ledger, earlier_run.ledger_head).entries[-1].hash
+    audit = Audit(done=True, judge="panel", at=1.0, ledger_head=head, votes=3, valid_votes=3)
+    append_addition(earlier_run, "audit", audit.model_dump(mode="json"))
+    sent = tmp_path / "sent"
+    sent.mkdir()
+    path = sent / "good.tar.zst"
+    assert shared_launcher.cli("bundle", str(earlier_run.root), "-o", str(path)).returncode == 0
+    (sent / "cut.tar.zst").write_bytes(path.read_bytes()[:-100])
+    done = shared_launcher.cli("site", str(sent), "-o", str(tmp_path / "site"))
+    assert done.returncode == 0, done.stderr
+    assert "cut.tar.zst is not shown: cut.tar.zst is refused" in done.stderr
+    (row,) = json.loads((tmp_path / "site" / "data" / "runs.json").read_text(encoding="utf-8"))["runs"]
+    assert row["run_id"] == earlier_run.run_id
+    checks = row["checks"]
+    assert (checks["verified"], checks["audited"], checks["reproduced"]) == (True, True, None)
+    strict = shared_launcher.cli("site", str(sent), "-o", str(tmp_path / "site"), "--require-verified")
+    assert strict.returncode == 1

@@ -77,7 +77,7 @@ EXPECTED = [4.0, 2.0, 0.0, -2.0, -2.0, 5.0, 1.0, -4.0]
 
 
 def shapes_of_llama(
-    layers: int, hidden: int, inner: int, keys: int, vocabulary: int, tied: bool = False
+    layers: int, hidden: int, inner: int, keys: int, vocabulary: int
 ) -> dict[str, tuple[int, ...]]:
     parts = {
         "self_attn.q_proj": (hidden, hidden),
@@ -93,8 +93,9 @@ def shapes_of_llama(
         for number in range(layers)
         for name, shape in parts.items()
     }
-    matrices["model.embed_tokens.weight"] = (vocabulary, hidden)
-    return matrices if tied else matrices | {"lm_head.weight": (vocabulary, hidden)}
+    for name in ("model.embed_tokens.weight", "lm_head.weight"):
+        matrices[name] = (vocabulary, hidden)
+    return matrices
 
 
 @pytest.mark.parametrize(

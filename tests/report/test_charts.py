@@ -8,6 +8,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from agent2rl.report import chart_style, html, run_figures
+from agent2rl.report.chart_data import render_chart_data
 from agent2rl.report.report_data import ReportData
 from tests.helpers.browser import launch_chromium, open_checked_page
 from tests.report import sample_reports
@@ -59,6 +60,15 @@ def test_the_data_of_a_chart_is_what_the_figure_shows(svgs: dict[str, str]) -> N
     assert course["bands"][0]["low"] < course["bands"][0]["high"]
     assert [text for _, text in held_out["ticks"]] == ["base", "best"]
     assert {each["colour"][:2] for each in course["series"]} == {"--"}
+
+
+def test_a_name_can_hide_nothing_and_a_figure_without_lines_has_no_chart() -> None:
+    figure, (axes,) = chart_style.create_panels(4, 2)
+    assert render_chart_data(figure) == ""
+    axes.plot([0, 1], [2, float("nan")], label="_\u202edesrever")
+    (panel,) = json.loads(render_chart_data(figure))
+    assert panel["series"][0]["name"] == "⟨U+202E⟩desrever"
+    assert panel["series"][0]["y"] == [2, None]
 
 
 def test_the_pointer_shows_values_and_the_legend_switches_series(page: Page) -> None:

@@ -19,7 +19,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import FixedFormatter, FixedLocator, FuncFormatter
 
-from agent2rl.report.formatting import COLOURS
+from agent2rl.report.formatting import COLOURS, escape_invisible
 
 UNNAMED = re.compile(r"_child\d+|_nolegend_|_?")
 """Matches the names that matplotlib gives to lines without one."""
@@ -145,7 +145,8 @@ def _describe(line: Line2D, xs: Iterable[float], ys: Iterable[float], name: str)
 
 def _name_line(line: Line2D, otherwise: str) -> str:
     label = str(line.get_label())
-    return " ".join(otherwise.split()) if UNNAMED.fullmatch(label) else label.removeprefix("_")
+    name = " ".join(otherwise.split()) if UNNAMED.fullmatch(label) else label.removeprefix("_")
+    return escape_invisible(name)  # it may be the name of an agent
 
 
 def _choose_look(line: Line2D) -> str:

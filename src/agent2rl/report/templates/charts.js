@@ -12,16 +12,17 @@
   const drawn = new Set();
   const kept = new Map(); // what a reader zoomed into and switched off, while a live page replaces its parts
 
-  // The value that a series has at a place where only others have a point: steps keep their last one.
+  // The point of a series that the pointer means: the nearest, where only others may have one, and of steps the last.
   const nearest = (looks) => (chart, at, index) => {
-    const values = chart.data[at];
-    if (at === 0 || values[index] !== undefined) return index;
+    if (at === 0) return index;
+    const [xs, values] = [chart.data[0], chart.data[at]];
+    const place = chart.posToVal(chart.cursor.left, "x");
+    const steps = looks[at - 1] === "steps";
     let [left, right] = [index, index];
-    while (left >= 0 && values[left] === undefined) left -= 1;
+    while (left >= 0 && (values[left] === undefined || (steps && xs[left] > place))) left -= 1;
     while (right < values.length && values[right] === undefined) right += 1;
-    if (left < 0 || right >= values.length) return looks[at - 1] === "steps" && left >= 0 ? left : right < values.length ? right : left;
-    const xs = chart.data[0];
-    return looks[at - 1] === "steps" || xs[index] - xs[left] <= xs[right] - xs[index] ? left : right;
+    if (left < 0) return right < values.length ? right : null;
+    return steps || right >= values.length || place - xs[left] <= xs[right] - place ? left : right;
   };
 
   const shade = (panel) => (chart) => {
