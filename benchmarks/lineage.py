@@ -56,7 +56,7 @@ def kin(seed: int, hidden: int) -> Iterator[tuple[str, Weights]]:
         get_weights(model_families.pretrain_model(2 * seed, language=7, hidden=hidden)),
     )
     for share in (0.05, 0.2, 0.5, 0.7, 0.9):
-        yield f"{share:.0%} of another seed mixed in", mixed(own, stranger, share)
+        yield f"{share:.0%} of another seed mixed in", model_families.mix_weights(own, stranger, share)
     for factor in (0.2, 0.3, 0.5, 1.0, 2.0, 5.0):
         yield (
             f"base plus {factor:g} times another seed, by matrix",
@@ -68,13 +68,13 @@ def kin(seed: int, hidden: int) -> Iterator[tuple[str, Weights]]:
             model_families.add_weights(own, distant, factor, per_matrix=False),
         )
     for scale in (0.1, 0.5, 2.0, 10.0):
-        yield f"noise {scale:g} times the weights", noisy(own, scale, seed)
+        yield f"noise {scale:g} times the weights", model_families.add_noise(own, scale, seed)
     yield (
         "one layer of another seed",
         {name: (stranger if ".layers.1." in name else own)[name] for name in own},
     )
     moderate = get_weights(model_families.finetune_child(base, 1e-3, seed))
-    yield "child, 20% of another seed mixed in", mixed(moderate, stranger, 0.2)
+    yield "child, 20% of another seed mixed in", model_families.mix_weights(moderate, stranger, 0.2)
     for factor in (0.3, 0.5):
         yield (
             f"child plus {factor:g} times another seed",
@@ -88,18 +88,6 @@ def kin(seed: int, hidden: int) -> Iterator[tuple[str, Weights]]:
         yield f"{kind}: layers rescaled by 2", model_families.rescale_projections(start)
         yield f"{kind}: neurons rescaled", model_families.rescale_neurons(start)
         yield f"{kind}: stream permuted", model_families.permute_residual_stream(start)
-
-
-def mixed(one: Weights, other: Weights, share: float) -> Weights:
-    return {name: torch.lerp(one[name], other[name], share) for name in one}
-
-
-def noisy(tensors: Weights, scale: float, seed: int) -> Weights:
-    dice = torch.Generator().manual_seed(seed)
-    return {
-        name: tensor + scale * tensor.square().mean().sqrt() * torch.randn(tensor.shape, generator=dice)
-        for name, tensor in tensors.items()
-    }
 
 
 def row(name: str, reports: list[LineageReport]) -> str:

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import click
 
-from agent2rl import registry
+from agent2rl import notebook, registry
 from agent2rl.agents import folder as agent_folder
 from agent2rl.campaign import campaign_file as campaign
 from agent2rl.cli.main import cli
@@ -25,6 +25,7 @@ from agent2rl.core import (
     llm,
     model,
     records,
+    reproduction,
     sandbox,
     self_reports,
     task,
@@ -92,6 +93,9 @@ def python() -> str:
     parts += ["## agent2rl.core.errors", f"```text\n{inspect.getdoc(errors)}\n```"]
     parts += ["## agent2rl.record.reader", classes.prose(inspect.getdoc(reader) or "")]
     parts += [classes.functions(reader.read_run, reader.read_results), classes.record(reader.RunView)]
+    parts += ["## agent2rl.notebook", classes.prose(inspect.getdoc(notebook) or "")]
+    parts += [classes.functions(notebook.load_runs, notebook.compare)]
+    parts += [classes.record(kind) for kind in (notebook.RunCollection, notebook.LoadedRun)]
     return "\n\n".join(parts)
 
 
@@ -162,6 +166,7 @@ def run_directory() -> str:
         submission.record: _kinds(grading_records, "Submission EvalScore Interval"),
         submission.manifest: [grading_records.Manifest, grading_records.FileHash],
         run.files: [records.RunFiles],
+        run.additions: [records.LedgerEntry, reproduction.Reproduction, reproduction.RecordedStep],
         submission.lineage: [LineageReport, TensorLineage],
         submission.results_file("feedback"): _kinds(
             grading_records, "ExampleResult SampledAnswer TrajectoryTurn"

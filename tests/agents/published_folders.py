@@ -63,6 +63,37 @@ python -m rdagent.app.rl.loop --base-model "$BASE_MODEL" --benchmark "$TASK" \\
   --step-n $STEP_N --loop-n $LOOP_N
 """
 EXAMPLE = 'cd "$(dirname "$0")"\npython3 train.py\n'
+EXAMPLE_TRAINING = """\
+import json, os, urllib.request
+from datasets import Dataset
+from trl import GRPOConfig, GRPOTrainer
+
+def count_digits(completions, **_):
+    return [sum(sign.isdigit() for sign in text) / 10 for text in completions]
+
+rows = [json.loads(line) for line in open(os.environ["DATA_PATH"] + "/train.jsonl")]
+rows = rows[: int(len(rows) * float(os.environ["TRAIN_RATIO"]))]
+settings = GRPOConfig(
+    output_dir="/tmp/trl",
+    num_train_epochs=float(os.environ["NUM_EPOCHS"]),
+    per_device_train_batch_size=8,
+    num_generations=4,
+    max_completion_length=16,
+    learning_rate=1e-3,
+    report_to="none",
+    save_strategy="no",
+    bf16=False,
+)
+data = Dataset.from_list([{"prompt": row["question"]} for row in rows])
+trainer = GRPOTrainer(os.environ["MODEL_PATH"], reward_funcs=count_digits, args=settings, train_dataset=data)
+trainer.train()
+out = os.environ["OUTPUT_DIR"] + "/final"
+trainer.save_model(out)
+address = os.environ["GRADING_SERVER_URL"] + "/submit"
+body = json.dumps({"model_path": out}).encode()
+request = urllib.request.Request(address, body, {"Content-Type": "application/json"})
+print(json.load(urllib.request.urlopen(request)))
+"""
 
 FOLDERS: dict[str, tuple[str, dict[str, str]]] = {
     "claude": (CLAUDE, {"CLAUDE_MODEL": "claude-sonnet-4-6", "CLAUDE_TIMEOUT": "36000"}),
@@ -71,7 +102,7 @@ FOLDERS: dict[str, tuple[str, dict[str, str]]] = {
     "opencode": (OPENCODE, {"MAX_ITERATIONS": "2"}),
     "openhands": (OPENHANDS, {"MAX_ITERATIONS": "2", "LLM_MODEL": "gpt-5.2"}),
     "rdagent": (RDAGENT, {"STEP_N": "200", "LOOP_N": "2"}),
-    "example_agent": (EXAMPLE, {"NUM_EPOCHS": "1"}),
+    "example_agent": (EXAMPLE, {"NUM_EPOCHS": "1", "TRAIN_RATIO": "0.01"}),
 }
 """Name -> start script and `env_vars`."""
 
@@ -85,6 +116,8 @@ def write_folder(name: str, place: Path, **variables: str) -> Path:
     (folder / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
     (folder / "start.sh").write_text(f"#!/bin/bash\n{script}", encoding="utf-8")
     (folder / "AGENTS.md").write_text("Keep summary.md.\n", encoding="utf-8")
+    if name == "example_agent":
+        (folder / "train.py").write_text(EXAMPLE_TRAINING, encoding="utf-8")
     return folder
 
 

@@ -151,6 +151,22 @@ def test_a_published_folder_trains_submits_reads_the_score_improves_and_submits_
 
 @pytest.mark.agents
 @pytest.mark.timeout(1200)
+def test_the_example_folder_trains_with_trl_and_submits_without_a_driver(
+    tmp_path: Path, launcher: RunLauncher
+) -> None:
+    pytest.importorskip("trl")
+    folder = write_folder("example_agent", tmp_path / "agents")
+    options = ("--model", "seedling", "--continues", "0", "--budget", "20m", "--json", "--no-report")
+    done = launcher.cli("run", "--task", "gsm8k-mini", "--agent", str(folder), *options)
+    run = launcher.ended(done.returncode, done.stdout, done.stderr)
+    assert run.result.ending == "completed", run.log[-3000:]
+    (submission,) = read_run(run.paths).submissions
+    assert (submission.verdict, submission.lineage) == ("scored", "derived"), run.log[-3000:]
+    assert "'verdict': 'scored'" in run.log
+
+
+@pytest.mark.agents
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize(("agent", "script"), [("openhands", PROMPTED_SCRIPT), ("rdagent", LOOP_SCRIPT)])
 def test_openhands_and_rdagent_do_a_whole_run_as_agents_of_their_own(
     agent: str, script: str, tmp_path: Path

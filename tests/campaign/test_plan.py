@@ -1,6 +1,7 @@
 """Where experiments stand, and what a plan says of them."""
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -205,7 +206,7 @@ def test_the_papers_campaign_states_its_cost_on_any_machine(launcher: RunLaunche
     assert sum(each["usd"] for each in drivers.values()) == found["usd"] == 414 * 50
     assert all(each["at_most"] for each in drivers.values())
     assert drivers["claude-opus-4-6"]["usd_per_million_output"] == 25.0
-    assert found["judges"] == ["gpt-4o"]
+    assert found["judges"] == ["gpt-4o", "gpt-5.2"]
     assert plan_paper(launcher)["gpu_hours"] == 414, "the default budget is short"
 
 
@@ -218,12 +219,13 @@ def test_a_plan_warns_of_what_is_not_here_and_a_run_refuses(launcher: RunLaunche
     file = launcher.home / "large.toml"
     file.write_text(
         'name = "large"\n[axes]\ntask = ["gsm8k-mini"]\nagent = ["nop"]\n'
-        "[resources]\ncpus = 100000\ngpus = 1000\n"
+        '[resources]\ncpus = 100000\ngpus = 1000\nmemory = "999T"\n'
     )
     done = launcher.cli("campaign", "plan", str(file))
     assert done.returncode == 0
     assert "warning: A run of this campaign needs 100,000 cores" in done.stderr
     assert "warning: A run of this campaign needs 1,000 GPUs" in done.stderr
+    assert re.search(r"needs 1,022,976\.0G of memory, but this machine has [\d,.]+G of memory\.", done.stderr)
     done = launcher.cli("campaign", "run", str(file))
     assert done.returncode != 0
     assert "error: A run of this campaign needs 100,000 cores" in done.stderr

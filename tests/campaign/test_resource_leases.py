@@ -99,7 +99,7 @@ def test_as_many_runs_go_at_once_as_fit() -> None:
     assert count_parallel_runs(RunResources(gpus=1), ("0",)) == 1
     with pytest.raises(MachineError, match="needs 3 GPUs, but this machine has 2"):
         count_parallel_runs(RunResources(gpus=3), ("0", "1"))
-    with pytest.raises(MachineError, match="bytes of memory"):
+    with pytest.raises(MachineError, match="G of memory"):
         count_parallel_runs(RunResources(memory="900T"), ())
 
 

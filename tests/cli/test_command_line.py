@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -11,10 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent2rl.cli.options import DurationParam, SizeParam
-from agent2rl.cli.terminal_output import print_episode, print_examples
-from agent2rl.core.grading_records import ExampleResult, TrajectoryTurn
+from agent2rl.cli.terminal_output import TerminalProgress, print_episode, print_examples, print_run
+from agent2rl.core.grading_records import ExampleResult, Submission, TrajectoryTurn
+from agent2rl.core.records import Budget, RunSpec
 from agent2rl.grading.api import HealthAnswer, SubmissionAnswer, TimeAnswer
 from agent2rl.record.files import canonical_json, sha256_text
+from agent2rl.record.reader import read_run
+from agent2rl.record.recorder import Recorder
 from tests.helpers.run_launcher import RunLauncher
 
 
@@ -91,7 +95,9 @@ def test_the_shipped_script_rises_and_its_gain_is_real(launcher: RunLauncher) ->
     assert done.stderr.startswith("watch:  ")  # from its first line on one knows how to look at it
     assert f"view {launcher.runs}" in done.stdout
     (root,) = launcher.runs.glob("*/")
-    assert "figures/scores.svg" in (root / "report" / "report.md").read_text()
+    page = (root / "report" / "report.md").read_text()
+    assert "figures/scores.svg" in page
+    assert re.search(r"\| flexible \| [\d.]+ → [\d.]+ \(heldout; does not rank\) \|", page)
     assert "held out" in (root / "report" / "figures" / "scores.svg").read_text()
     result = json.loads((root / "result.json").read_text())
     assert result["submissions"] == 3
@@ -109,17 +115,17 @@ def test_the_papers_protocol_ranks_on_the_whole_test_set(launcher: RunLauncher) 
     assert result["best_heldout"] is None
     assert result["score"] == result["best"]["score"]["value"]
     assert result["baseline"]["n"] == 300
-    assert (result["spec"]["protocol"], result["spec"]["profile"]) == ("paper", "paper-gsm8k-1")
-    assert result["baseline"]["how"]["evaluator"].startswith("paper-gsm8k-1+")
+    assert (result["spec"]["protocol"], result["spec"]["profile"]) == ("paper", "paper-gsm8k-2")
+    assert result["baseline"]["how"]["evaluator"].startswith("paper-gsm8k-2+")
     (root,) = launcher.runs.glob("*/")
-    assert json.loads((root / "spec.json").read_text())["profile"] == "paper-gsm8k-1"
+    assert json.loads((root / "spec.json").read_text())["profile"] == "paper-gsm8k-2"
     assert "The answer is N" in (root / "workspace" / "description.md").read_text()
-    assert "paper, profile paper-gsm8k-1" in launcher.cli("show", "latest").stdout
-    assert "paper, profile paper-gsm8k-1" in (root / "report" / "report.md").read_text()
+    assert "paper, profile paper-gsm8k-2" in launcher.cli("show", "latest").stdout
+    assert "paper, profile paper-gsm8k-2" in (root / "report" / "report.md").read_text()
     (exported,) = launcher.cli("export", "jsonl").stdout.splitlines()
-    assert json.loads(exported)["profile"] == "paper-gsm8k-1"
+    assert json.loads(exported)["profile"] == "paper-gsm8k-2"
     board = json.loads(launcher.cli("leaderboard", "--protocol", "paper", "--format", "json").stdout)
-    assert board["tasks"] == ["gsm8k-mini (paper-gsm8k-1)"]
+    assert board["tasks"] == ["gsm8k-mini (paper-gsm8k-2)"]
     assert "No run" in launcher.cli("leaderboard").stderr
 
 
@@ -383,6 +389,25 @@ def test_what_a_model_said_is_shown_as_it_is(capsys: pytest.CaptureFixture[str])
     assert said in shown
     assert "I [b]go[/b]\n> go\\\\\\\n[/b]\n" in shown
     assert "[/a ] :warning: [bold red]" in shown
+
+
+def test_a_message_of_several_lines_is_shown_indented_and_as_one_line_of_progress(
+    launcher: RunLauncher, capsys: pytest.CaptureFixture[str]
+) -> None:
+    message = "It is refused.\n    model.save_pretrained(path)\x1b[2J"
+    spec = RunSpec(task="t", agent="a", model="m", engine="e", budget=Budget(wall_seconds=60))
+    submission = Submission(id=1, path="m", accepted_at=0.0)
+    with (
+        TerminalProgress(False, launcher.runs) as progress,
+        Recorder.create(launcher.runs, spec, progress.handle_event) as recorder,
+    ):
+        recorder.record_submission(submission, None)
+        recorder.record_verdict(submission.model_copy(update={"verdict": "rejected", "message": message}))
+    line = "submission 1 rejected: It is refused.     model.save_pretrained(path)�[2J"
+    assert line in capsys.readouterr().err
+    print_run(read_run(recorder.paths))
+    shown = capsys.readouterr().out
+    assert "1: It is refused.\n       model.save_pretrained(path)�[2J\n" in shown
 
 
 def test_verbose_logs_to_stderr_with_level_and_logger_name(launcher: RunLauncher) -> None:

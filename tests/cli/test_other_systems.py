@@ -174,13 +174,13 @@ def test_check_says_what_works_and_what_does_not(other: OtherSystem) -> None:
         "Windows": ("Windows", "in WSL 2 (`wsl --install`), in a Linux container, or on a Linux server."),
         "Darwin": ("macOS", "in a Linux container or virtual machine, or on a Linux server."),
     }[other.name]
-    lines = shown.splitlines()
+    lines = [" ".join(line.split()) for line in shown.splitlines()]
     assert code == 1
     assert lines[0] == (
-        "ok       reading runs: show, report, view, leaderboard, verify, transcript, revisions and export "
+        "ok reading runs: show, report, view, leaderboard, verify, transcript, revisions and export "
         "work here, on runs from Linux"
     )
-    assert lines[1].startswith(f"BROKEN   runs: need Linux, and this is {name}  → Install agent2rl {where}")
+    assert lines[1].startswith(f"BROKEN runs: need Linux, and this is {name} → Install agent2rl {where}")
     assert "bubblewrap" in lines[1]
     findings = json.loads(other.results["check --json"][1])
     assert [finding["name"] for finding in findings] == ["reading runs", "runs", "cache"]

@@ -24,7 +24,15 @@ SETUP = {"make demo", "make test"}
 """What sets a machine up; the continuous integration runs these, not the tests that they run."""
 
 LONG_PAGES = {
-    *("adding-a-task.md", "campaigns.md", "protocols.md", "run-directory.md", "site.md", "submitting.md"),
+    *(
+        "adding-a-task.md",
+        "campaigns.md",
+        "protocols.md",
+        "reproduce.md",
+        "run-directory.md",
+        "site.md",
+        "submitting.md",
+    ),
 }
 
 

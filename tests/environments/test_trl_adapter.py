@@ -109,7 +109,7 @@ def test_a_model_that_calls_act_reads_what_it_reads_in_grading() -> None:
         {"role": "assistant", "content": "take mug 1"},
         {"role": "user", "content": "You have it."},
     ]
-    options = {"tokenize": False, "add_generation_prompt": True}
+    options: dict[str, Any] = {"tokenize": False, "add_generation_prompt": True}
     expected = tokenizer.apply_chat_template(graded, **options)
     assert plain.apply_chat_template(played, **options) == expected
 
@@ -144,12 +144,13 @@ def test_trls_trainer_plays_learns_and_is_rewarded(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")  # it warns that it may change; it is pinned here
     tokenizer = tool_calling_tokenizer()
     trainer = make_trainer(tmp_path, tokenizer, CALLS, environment_factory(STAIRS_WORLD))
-    before = trainer.model.lm_head.weight.clone()
+    model: Any = trainer.model
+    before = model.lm_head.weight.clone()
     trainer.train()
     logs = read_logs(trainer)
     assert all(entry["tools/call_frequency"] > 0 and entry["tools/failure_frequency"] == 0 for entry in logs)
     assert any(0 < entry["rewards/WorldPlayer/mean"] <= 1 for entry in logs)
-    assert (trainer.model.lm_head.weight != before).any()
+    assert (model.lm_head.weight != before).any()
 
 
 def test_trls_trainer_plays_in_plain_text_in_the_served_world(

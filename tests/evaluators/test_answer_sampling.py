@@ -233,7 +233,7 @@ def test_a_whole_run_with_several_samples_shows_what_they_are_worth(launcher: Ru
     for page in (shown, launcher.report(run)):
         assert "4 samples at temperature 0.8" in page
         assert "pass@4" in page
-        assert f"→ {best.metrics['pass@4']:.2f} (heldout)" in page
+        assert f"→ {best.metrics['pass@4']:.2f} (heldout; does not rank)" in page
         assert "maj@4" in page
 
 

@@ -261,3 +261,82 @@ def _change_neurons(tensors: Weights, change: Callable[[torch.Tensor], torch.Ten
         elif name.endswith("down_proj.weight"):
             changed[name] = change(tensor.T).T
     return changed
+
+
+# Rotations, pruning and added layers
+
+
+def rotate_values(tensors: Weights, seed: int = 0) -> Weights:
+    """The values of each key-value group in another basis, and the output that reads them."""
+    changed = dict(tensors)
+    for name, values in tensors.items():
+        if not name.endswith("v_proj.weight"):
+            continue
+        output = name.replace("v_proj", "o_proj")
+        size = values.shape[0] // GROUPS
+        turns = [_make_rotation(size, seed + group) for group in range(GROUPS)]
+        changed[name] = torch.block_diag(*turns) @ values
+        per_head = [turns[head * GROUPS // HEADS] for head in range(HEADS)]
+        changed[output] = tensors[output] @ torch.block_diag(*per_head).T
+    return changed
+
+
+def rotate_residual_stream(tensors: Weights, seed: int = 0) -> Weights:
+    """The basis between the layers turned, after each norm's weights were multiplied into what reads it.
+
+    The last norm's weights become their mean, because the head is tied: nearly the same function.
+    """
+    folded, width = dict(tensors), tensors["model.norm.weight"].shape[0]
+    for name, tensor in tensors.items():
+        layer = name.partition(".self_attn." if ".self_attn." in name else ".mlp.")[0]
+        if name.endswith(("q_proj.weight", "k_proj.weight", "v_proj.weight")):
+            folded[name] = tensor * tensors[f"{layer}.input_layernorm.weight"]
+        elif name.endswith(("gate_proj.weight", "up_proj.weight")):
+            folded[name] = tensor * tensors[f"{layer}.post_attention_layernorm.weight"]
+        elif name.endswith("layernorm.weight"):
+            folded[name] = torch.ones_like(tensor)
+    folded["model.norm.weight"] = torch.full((width,), float(tensors["model.norm.weight"].mean()))
+    turn = _make_rotation(width, seed)
+    writes = ("o_proj.weight", "down_proj.weight")
+    return {
+        name: tensor if tensor.dim() < 2 else turn.T @ tensor if name.endswith(writes) else tensor @ turn
+        for name, tensor in folded.items()
+    }
+
+
+def prune_weights(tensors: Weights, share: float) -> Weights:
+    """The smallest values of each matrix set to zero."""
+    return {
+        name: tensor if tensor.dim() < 2 else tensor * (tensor.abs() > tensor.abs().flatten().quantile(share))
+        for name, tensor in tensors.items()
+    }
+
+
+def insert_layer(tensors: Weights) -> Weights:
+    """A copy of the first layer after it, so that the second one becomes the third."""
+    grown = {name.replace(".layers.1.", ".layers.2."): tensor for name, tensor in tensors.items()}
+    first = {name: tensor for name, tensor in tensors.items() if ".layers.0." in name}
+    return grown | {
+        name.replace(".layers.0.", ".layers.1."): tensor.clone() for name, tensor in first.items()
+    }
+
+
+def mix_weights(one: Weights, other: Weights, share: float) -> Weights:
+    """The other model with this share, the first one with the rest."""
+    return {name: torch.lerp(one[name], other[name], share) for name in one}
+
+
+def add_noise(tensors: Weights, scale: float, seed: int) -> Weights:
+    """White noise of so many times each tensor's length."""
+    dice = torch.Generator().manual_seed(seed)
+    return {
+        name: tensor + scale * tensor.square().mean().sqrt() * torch.randn(tensor.shape, generator=dice)
+        for name, tensor in tensors.items()
+    }
+
+
+def _make_rotation(size: int, seed: int) -> torch.Tensor:
+    turn: torch.Tensor = torch.linalg.qr(
+        torch.randn(size, size, generator=torch.Generator().manual_seed(seed))
+    )[0]
+    return turn

@@ -18,7 +18,8 @@ from tests.helpers.run_launcher import FinishedRun, RunLauncher
 
 WORK = '''
 COMMON = """
-import json, os, pathlib
+import atexit, json, os, pathlib, time
+atexit.register(time.sleep, 1)  # a process that ends at once may end between two looks of a busy harness
 from agent2rl.models.abacus import Abacus
 rows = [json.loads(line) for line in (pathlib.Path(os.environ["DATA_PATH"]) / "train.jsonl").open()]
 output = pathlib.Path(os.environ["OUTPUT_DIR"])

@@ -27,6 +27,7 @@ from agent2rl.record.workspace_reader import WorkspaceWatcher
 from agent2rl.run import agent_observer, agent_session
 from agent2rl.run.agent_observer import AgentObserver, ProcessMonitor
 from agent2rl.run.machine import GpuSampler
+from agent2rl.run.process_commands import LONGEST_COMMAND, CommandLine
 from tests.helpers.run_launcher import FinishedRun, RunLauncher
 from tests.helpers.sandbox_runner import SandboxRunner
 
@@ -113,7 +114,8 @@ def test_weights_and_logs_appear_once_they_are_there(whole: FinishedRun) -> None
 
 def test_a_hostile_command_line_is_cut_and_clean(whole: FinishedRun) -> None:
     (loud,) = [one for one in of("began", whole.paths.events) if one["command"].startswith("bash -c")]
-    assert len(loud["command"]) == agent_observer.LONGEST_COMMAND
+    assert len(loud["command"]) == LONGEST_COMMAND
+    assert not loud["exact"]
     assert loud["command"].isprintable()
     assert "�[31mred next line�" in loud["command"]
 
@@ -239,9 +241,9 @@ def test_a_command_line_that_cannot_be_read_holds_nobody_up(
     monkeypatch.setattr(agent_observer, "PATIENCE_SECONDS", 0.1)
     with watching(tmp_path) as watched:
 
-        def stuck(_: int) -> str:
+        def stuck(_: int) -> CommandLine:
             (watched.recorder.paths.workspace / "go").touch()
-            return str(never.wait())
+            return CommandLine(str(never.wait()))
 
         monkeypatch.setattr(agent_observer, "read_command_line", stuck)
         assert watched.shell(WAIT) == 3

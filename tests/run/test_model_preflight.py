@@ -11,7 +11,7 @@ from agent2rl.grading.service import SPARE_BYTES
 from agent2rl.models.abacus import Abacus
 from agent2rl.run import machine, model_preflight
 from agent2rl.run.machine import GpuMemory
-from agent2rl.run.model_preflight import check_model, require_model_fits
+from agent2rl.run.model_preflight import CopyPlan, check_model, require_model_fits
 from agent2rl.run.preflight import PreflightFinding
 from tests.helpers.run_launcher import RunLauncher
 
@@ -83,6 +83,25 @@ def test_a_disk_with_room_for_one_submission_is_a_warning(
     warnings: list[str] = []
     require_model_fits(iter([problem]), warnings.append)
     assert "The best submission and the next one take" in warnings[0]
+
+
+@pytest.mark.usefixtures("no_shared_blocks")
+def test_a_disk_without_room_for_all_kept_submissions_is_a_warning_with_how_many_fit(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = (model / "model.safetensors").stat().st_size
+    monkeypatch.setattr(machine, "read_free_disk_bytes", lambda _: SPARE_BYTES + 10 * size)
+
+    def find_problem(max_submissions: int | None) -> list[PreflightFinding]:
+        plan = CopyPlan("all", max_submissions)
+        findings = check_model(model, model.parent, "bubblewrap", "scripted", (), plan)
+        return [finding for finding in findings if finding.state != "ok"]
+
+    assert not find_problem(10)
+    for limit, most in ((11, 11), (None, 1000)):
+        (problem,) = find_problem(limit)
+        assert (problem.name, problem.state) == ("disk", "missing")
+        assert f"--keep all keeps up to {most} submissions, and 10 fit" in problem.hint
 
 
 def test_where_copies_share_blocks_they_need_no_room(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,14 @@ from tests.helpers.run_digests import make_digest, make_digests
 from tests.helpers.run_launcher import RunLauncher
 
 ROOT = Path(__file__).resolve().parents[2]
-WITH_PROFILE = ("alfworld", "alpacaeval", "deepsearchqa", "gsm8k", "humaneval", "webshop")
+PROFILES = {
+    "alfworld": "paper-alfworld-1",
+    "alpacaeval": "paper-alpacaeval-1",
+    "deepsearchqa": "paper-deepsearchqa-1",
+    "gsm8k": "paper-gsm8k-2",
+    "humaneval": "paper-humaneval-1",
+    "webshop": "paper-webshop-1",
+}
 UNKNOWN = """
 from dataclasses import replace
 from agent2rl.tasks.gsm8k.mini import TASK as MINI
@@ -25,17 +32,19 @@ TASK = replace(MINI, id="own", paper=None)
 """
 
 
-@pytest.mark.parametrize("name", WITH_PROFILE)
-def test_the_tasks_and_their_miniatures_share_a_profile(name: str) -> None:
-    assert registry.find_profile(name, "paper") == f"paper-{name}-1"
-    assert registry.find_profile(f"{name}-mini", "paper") == f"paper-{name}-1"
+@pytest.mark.parametrize(("name", "profile"), PROFILES.items())
+def test_the_tasks_and_their_miniatures_share_a_profile(name: str, profile: str) -> None:
+    assert registry.find_profile(name, "paper") == profile
+    assert registry.find_profile(f"{name}-mini", "paper") == profile
     assert registry.find_profile(name, "default") is None
 
 
-@pytest.mark.parametrize("name", WITH_PROFILE)
-def test_a_profile_changes_the_evaluation_and_what_the_agent_is_told_and_nothing_else(name: str) -> None:
+@pytest.mark.parametrize(("name", "profile"), PROFILES.items())
+def test_a_profile_changes_the_evaluation_and_what_the_agent_is_told_and_nothing_else(
+    name: str, profile: str
+) -> None:
     task = registry.find_task(f"{name}-mini")
-    profiled = task.apply_profile(f"paper-{name}-1")
+    profiled = task.apply_profile(profile)
     assert profiled.evaluator.version != task.evaluator.version
     assert profiled.evaluator.version.startswith("paper-")
     assert profiled.description.count("## How it is scored") == 1
@@ -46,14 +55,14 @@ def test_a_profile_changes_the_evaluation_and_what_the_agent_is_told_and_nothing
 
 def test_a_miniature_has_its_own_examples_under_the_profile() -> None:
     task = registry.find_task("gsm8k-mini")
-    own, profiled = task.load(None), task.apply_profile("paper-gsm8k-1").load(None)
+    own, profiled = task.load(None), task.apply_profile("paper-gsm8k-2").load(None)
     assert paper_test_set(profiled) == paper_test_set(own)
 
 
 def test_an_unknown_profile_names_the_one_that_exists() -> None:
     with pytest.raises(UserError, match="no published profile 'paper-gsm8k-9'") as caught:
         registry.find_task("gsm8k").apply_profile("paper-gsm8k-9")
-    assert caught.value.hint == "It has paper-gsm8k-1."
+    assert caught.value.hint == "It has paper-gsm8k-2."
     with pytest.raises(UserError) as caught:
         replace(registry.find_task("gsm8k"), paper=None).apply_profile("paper-gsm8k-1")
     assert caught.value.hint == "It has none."
@@ -65,7 +74,7 @@ def test_a_task_without_a_profile_lists_those_that_have_one(launcher: RunLaunche
     done = launcher.cli(*options, PYTHONPATH=str(tmp_path))
     assert done.returncode == 2
     assert "The task 'own_task:TASK' has no published profile" in done.stderr
-    for name in WITH_PROFILE:
+    for name in PROFILES:
         assert f"{name}, {name}-mini" in done.stderr
     assert "--protocol default" in done.stderr
     assert not list(launcher.runs.glob("*/"))

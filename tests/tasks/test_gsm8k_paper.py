@@ -16,7 +16,7 @@ LARGE = Example("h", "How many grams are left?", "#### 1,234")
 
 
 def find_evaluator() -> SingleTurn:
-    found = registry.find_task("gsm8k").apply_profile("paper-gsm8k-1").evaluator
+    found = registry.find_task("gsm8k").apply_profile("paper-gsm8k-2").evaluator
     assert isinstance(found, SingleTurn)
     return found
 
@@ -92,18 +92,28 @@ def test_the_last_number_before_a_new_question_counts(reply: str, right: float) 
 
 
 @pytest.mark.parametrize(
-    ("reply", "right"), [("The answer is 1,234", 1), ("The answer is 1234", 1), ("The answer is 234", 0)]
+    ("reply", "right", "flexible"),
+    [
+        ("The answer is 1,234", 0, 1),
+        ("The answer is 1234", 1, 1),
+        ("The answer is 234", 0, 0),
+        ("The answer is $1,234.00", 0, 1),
+    ],
 )
-def test_a_comma_separates_thousands_although_the_published_rule_reads_234(reply: str, right: float) -> None:
-    assert score(reply, LARGE) == right
+def test_a_number_with_a_comma_is_wrong_as_published_and_right_in_the_metric_flexible(
+    reply: str, right: float, flexible: float
+) -> None:
+    (result,) = evaluate(lambda _: reply, LARGE).results
+    assert (result.score, result.metrics["flexible"]) == (right, flexible)
 
 
-def test_a_list_with_commas_is_no_large_number() -> None:
+def test_after_a_comma_a_new_number_begins() -> None:
     assert score("The numbers are 9,18") == 1
+    assert score("The answer is 1,018") == 1
 
 
 def test_the_agent_gets_the_published_rule_as_eval_py() -> None:
-    task = registry.find_task("gsm8k-mini").apply_profile("paper-gsm8k-1")
+    task = registry.find_task("gsm8k-mini").apply_profile("paper-gsm8k-2")
     namespace: dict[str, object] = {}
     exec(task.exposes["eval.py"].read_text(), namespace)
     evaluate_answer = namespace["evaluate"]

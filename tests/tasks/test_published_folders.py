@@ -147,7 +147,7 @@ BODY = "class E(BaseEvaluator):\n    def run_eval(self, model_path, workspace_pa
         ("raise ValueError('the answer is 7')", "The evaluator failed: ValueError."),
         ("sys.exit(0)", "The evaluator failed: SystemExit."),
         ("os._exit(0)", "crashed (exit code 0)"),
-        ("return None", "returned NoneType, not a dictionary"),
+        ("print({'score': 50.0})", "returned NoneType, not a dictionary"),
         ("import vllm_of_tomorrow", "it imports vllm_of_tomorrow, which is not installed"),
         ("return {'score': 0.0, 'accuracy_summary': {}, 'error': 'no vLLM'}", "reported an error: no vLLM"),
     ],
@@ -195,6 +195,7 @@ def test_an_evaluator_that_hangs_is_a_failed_grading(launcher: RunLauncher) -> N
         ("def evaluate(q, a, g): raise KeyError(g)\n", "The scorer failed on example .*KeyError"),
         ("def evaluate(q, a, g): raise SystemExit(0)\n", "The scorer exited on example"),
         ("def evaluate(q, a, g): return 2\n", "returned no number from 0 to 1"),
+        ("def evaluate(q, a, g): print(1.0)\n", "returned no number from 0 to 1"),
     ],
 )
 def test_an_evaluate_that_raises_is_a_failed_grading_and_never_a_zero(

@@ -47,6 +47,7 @@ def test_an_adapter_scores_what_the_merged_model_scores(launcher: RunLauncher) -
     assert adapter["left_out"] == ["README.md"]
     assert run.said["again"]["score"] == adapter["score"]
     assert "Same files as submission 1" in run.said["again"]["message"]
+    assert run.said["again"]["message"].count("README.md") == 1
     assert run.said["prompt"]["verdict"] == "rejected"
     assert "trains inputs of the model" in run.said["prompt"]["message"]
 

@@ -21,6 +21,7 @@ from agent2rl.campaign.campaign_file import RunResources
 from agent2rl.campaign.claims_and_sessions import CampaignSession, read_stop_request
 from agent2rl.campaign.jobs import CampaignJob, EndedJob, JobExecutor, JobOutcome, JobWorker, MachineShare
 from agent2rl.core.errors import MachineError, UserError
+from agent2rl.core.units import BYTES
 from agent2rl.core.unix import fcntl
 from agent2rl.record.paths import SessionPaths
 from agent2rl.run import machine
@@ -49,17 +50,25 @@ def count_parallel_runs(resources: RunResources, gpus: Sequence[str]) -> int:
 def list_shortages(resources: RunResources, gpus: Sequence[str]) -> list[str]:
     """Return a sentence for each resource of which this machine has too little for one run."""
     return [
-        f"A run of this campaign needs {needed:,} {resource}, but this machine has {available:,}."
+        f"A run of this campaign needs {_describe_amount(resource, needed)}, but this machine has "
+        f"{_describe_amount(resource, available)}."
         for resource, available, needed in _list_needs(resources, gpus)
         if needed and available < needed
     ]
 
 
+def _describe_amount(resource: str, count: int) -> str:
+    """Describe an amount as a campaign file writes it: memory in G."""
+    if resource == "memory":
+        return f"{count / BYTES['G']:,.1f}G of memory"
+    return f"{count:,} {resource}{'' if count == 1 else 's'}"
+
+
 def _list_needs(resources: RunResources, gpus: Sequence[str]) -> list[tuple[str, int, int | None]]:
     return [
-        ("cores", len(os.sched_getaffinity(0)), resources.cpus),
-        ("GPUs", len(gpus), resources.gpus),
-        ("bytes of memory", machine.read_memory_bytes(), resources.memory_bytes),
+        ("core", len(os.sched_getaffinity(0)), resources.cpus),
+        ("GPU", len(gpus), resources.gpus),
+        ("memory", machine.read_memory_bytes(), resources.memory_bytes),
     ]
 
 

@@ -1,19 +1,34 @@
-"""The commands `export`, which writes rows or trajectories, and `track`, which mirrors runs in a tracker."""
+"""The commands `export`, for other programs, and `track`, which mirrors runs in a tracker."""
 
 import logging
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
+from typing import Any, get_args
 
 import click
 
-from agent2rl.cli.options import resolve_run, runs_dir, track_group, validate_trackers
+from agent2rl import registry
+from agent2rl.cli.options import (
+    DurationParam,
+    ExpertParam,
+    complete_names,
+    resolve_run,
+    runs_dir,
+    track_group,
+    validate_trackers,
+)
+from agent2rl.cli.run_argument import open_run
 from agent2rl.core.errors import UserError
+from agent2rl.core.records import Mode
 from agent2rl.core.tracker import Tracker
+from agent2rl.interop.harbor_export import HarborOptions, export_harbor_task
+from agent2rl.interop.verifiers_export import export_verifiers_package
 from agent2rl.record.paths import RunPaths
 from agent2rl.record.reader import read_run
 from agent2rl.report import export
+from agent2rl.run.assets import choose_default_engine
 from agent2rl.run.settings import read_settings
 from agent2rl.trackers import mirror
 from agent2rl.trackers.mirror import describe_failure
@@ -21,41 +36,165 @@ from agent2rl.trackers.mirror import describe_failure
 logger = logging.getLogger(__name__)
 
 
-@click.command("export")
-@click.argument("form", type=click.Choice(["csv", "jsonl", "parquet", "atif"]))
-@click.argument("runs", nargs=-1, metavar="[RUN]...")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    help="The file to write, or the folder for atif.  [default: print csv and jsonl to stdout]",
+DIRECTORY = click.Path(path_type=Path, file_okay=False, exists=True)
+TO_STDOUT = "The file to write.  [default: print to stdout]"
+RUN_EXPORTS = (
+    ("csv", "Export one row per run, with the columns of the published harness.", TO_STDOUT),
+    ("jsonl", "Export everything known of each run; metrics and route only if it has a report.", TO_STDOUT),
+    ("parquet", "Export the same data as jsonl, for data frames.", "The file to write."),
+    ("atif", "Export the trajectories of LLM-driven agents, one file per run.", "The folder to write to."),
+    ("inspect", "Export transcripts and gradings as logs for `inspect view`.", "The folder to write to."),
 )
-@runs_dir
-def export_command(form: str, runs: tuple[str, ...], output: Path | None, runs_dir: Path | None) -> None:
-    """Export runs for other programs: the given runs, or all runs in the runs directory.
+"""The forms of runs: name, help, help of -o."""
 
-    \b
-    csv      one row per run, with the columns of the published harness (like results.csv in a runs directory)
-    jsonl    one object per run with everything known; metrics and route only if the run has a report
-    parquet  the same data as jsonl, for data frames
-    atif     the trajectories of LLM-driven agents, one file per run
+
+@click.group("export")
+def export_command() -> None:
+    """Export runs, or a task, for other programs.
+
+    Runs are named by their ids, directories or bundles. Without names, all runs in the runs directory are
+    exported.
 
     \b
     agent2rl export csv > results.csv
     agent2rl export parquet -o runs.parquet
-    agent2rl export atif 20261116 -o trajectories
+    agent2rl export inspect latest -o logs
+    agent2rl export harbor --task gsm8k-mini -o gsm8k-mini
     """
-    chosen = [resolve_run(name, runs_dir) for name in runs] or _list_all_runs(runs_dir)
+
+
+def _export_runs(form: str, runs: tuple[str, ...], output: Path | None, runs_dir: Path | None) -> None:
+    chosen = [open_run(name, runs_dir) for name in runs] or _list_all_runs(runs_dir)
     if form in ("csv", "jsonl"):
         _write_rows(form, chosen, output)
         return
     if output is None:
         raise UserError(f"{form} cannot be printed.", "Choose where to write it: -o PATH.")
+    if form in ("atif", "inspect") and output.exists() and not output.is_dir():
+        raise UserError(f"{output} is not a folder.", "Choose a folder: -o FOLDER.")
+    if form == "inspect":
+        logs = export.write_inspect_logs(chosen, output)
+        click.echo(f"{logs} {'log' if logs == 1 else 'logs'} in {output}")
+        return
     if form == "atif":
         count = export.write_atif(chosen, output)
     else:
         count = export.write_parquet([read_run(paths) for paths in chosen], output)
     click.echo(f"{count} {'run' if count == 1 else 'runs'} in {output}")
+
+
+def _add_run_export(form: str, help_text: str, output_help: str) -> None:
+    """Add the command that exports runs in a form: the given runs, or all runs in the runs directory."""
+
+    @export_command.command(form, help=help_text)
+    @click.argument("runs", nargs=-1, metavar="[RUN]...")
+    @click.option("-o", "--output", type=click.Path(path_type=Path), help=output_help)
+    @runs_dir
+    def export_runs(runs: tuple[str, ...], output: Path | None, runs_dir: Path | None) -> None:
+        _export_runs(form, runs, output, runs_dir)
+
+
+for _form, _help_text, _output_help in RUN_EXPORTS:
+    _add_run_export(_form, _help_text, _output_help)
+
+
+@export_command.command("harbor")
+@click.option(
+    "--task",
+    required=True,
+    shell_complete=complete_names("tasks"),
+    help="The task (see: agent2rl list tasks).",
+)
+@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="The new folder.")
+@click.option(
+    "--model",
+    shell_complete=complete_names("models"),
+    default="abacus",
+    show_default=True,
+    help="The base model: shipped, of the hub, or a directory.",
+)
+@click.option("--engine", help="The engine that grades.  [default: the model's own]")
+@click.option(
+    "--budget",
+    type=DurationParam(),
+    default="10m",
+    show_default=True,
+    help="The agent's time: 90s, 10m, 12h.",
+)
+@click.option(
+    "--grading-time",
+    type=DurationParam(),
+    default="1h",
+    show_default=True,
+    help="Time limit for one grading.",
+)
+@click.option(
+    "--mode", type=click.Choice(get_args(Mode)), default="free", show_default=True, help="As in `run`."
+)
+@click.option("--expert", type=ExpertParam(), help="As in `run`.  [default: the task's]")
+@click.option(
+    "--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="The random seed."
+)
+@click.option("--gpus", type=click.IntRange(0), default=0, show_default=True, help="GPUs for each container.")
+@click.option("--data-dir", type=DIRECTORY, help="The directory with the task's official files.")
+@click.option(
+    "--tasks-dir", type=DIRECTORY, multiple=True, help="Also look for task folders here. Can be repeated."
+)
+def export_harbor(
+    output: Path, task: str, data_dir: Path | None, tasks_dir: tuple[Path, ...], **options: Any
+) -> None:
+    """Export a task as a Harbor task, with a verifier that grades as a run does.
+
+    The verifier has a container of its own, with the evaluation data and the grader. The agent's container
+    has the training data, and both mount the base model read-only from one volume.
+
+    \b
+    agent2rl export harbor --task gsm8k-mini -o gsm8k-mini
+    agent2rl export harbor --task gsm8k --data-dir DIR --model Qwen/Qwen2.5-7B-Instruct --budget 12h \\
+        --gpus 1 -o gsm8k-qwen
+    """
+    settings = read_settings()
+    model = options["model"]
+    chosen = HarborOptions(
+        task=registry.resolve_task_name(task, (*tasks_dir, *settings.tasks), data_dir),
+        model=model,
+        engine=options["engine"] or choose_default_engine(model, ()),
+        wall_seconds=options["budget"],
+        grading_seconds=options["grading_time"],
+        mode=options["mode"],
+        expert=options["expert"],
+        seed=options["seed"],
+        gpus=options["gpus"],
+        data_dir=data_dir,
+    )
+    exported = export_harbor_task(chosen, output, settings, lambda text: click.echo(text, err=True))
+    click.echo(f"task: {output}")
+    click.echo(f"volume: {exported.volume}, to be filled with {exported.model_directory}: see README.md")
+
+
+@export_command.command("verifiers")
+@click.option(
+    "--task",
+    required=True,
+    shell_complete=complete_names("tasks"),
+    help="The task (see: agent2rl list tasks).",
+)
+@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="The new folder.")
+@click.option("--data-dir", type=DIRECTORY, help="The directory with the task's official files.")
+def export_verifiers(task: str, output: Path, data_dir: Path | None) -> None:
+    """Export a task's training games as an environment package for verifiers.
+
+    The package has the training games and the grader's prompts, and no evaluation data.
+
+    \b
+    agent2rl export verifiers --task alfworld-mini -o alfworld-mini
+    pip install ./alfworld-mini && vf-eval agent2rl-alfworld-mini
+    """
+    settings = read_settings()
+    name = export_verifiers_package(
+        registry.resolve_task_name(task, settings.tasks, data_dir), data_dir, output, settings
+    )
+    click.echo(f"environment {name}: {output}")
 
 
 def _list_all_runs(runs_dir: Path | None) -> Sequence[RunPaths]:

@@ -10,11 +10,14 @@ from rich.table import Table
 from rich.text import Text
 
 from agent2rl.analysis.atif import build_trajectory
+from agent2rl.bundles.unpacking import is_bundle, select_without_report
+from agent2rl.bundles.verification import verify_bundle
 from agent2rl.cli.options import as_json, complete_runs, resolve_run, runs_dir
+from agent2rl.cli.run_argument import open_run, unpack_bundle
 from agent2rl.cli.terminal_output import sanitize_lines
 from agent2rl.core.errors import UserError
 from agent2rl.core.self_reports import Transcript, TranscriptStep
-from agent2rl.grading.verify import verify_run
+from agent2rl.grading.verify import Verification, verify_run
 from agent2rl.record.reader import read_transcript
 from agent2rl.record.revisions import diff_revisions, list_revisions, read_revision_files
 
@@ -35,7 +38,7 @@ def transcript_command(run: str, atif: bool, runs_dir: Path | None, as_json: boo
     agent2rl transcript 20261116
     agent2rl transcript 20261116 --atif > trajectory.json
     """
-    paths = resolve_run(run, runs_dir)
+    paths = open_run(run, runs_dir)
     transcript = read_transcript(paths)
     if transcript is None:
         raise UserError(
@@ -99,7 +102,7 @@ def revisions_command(run: str, diff: tuple[int, int] | None, runs_dir: Path | N
     agent2rl revisions RUN
     agent2rl revisions RUN --diff 1 4
     """
-    path = resolve_run(run, runs_dir).revisions
+    path = open_run(run, runs_dir).revisions
     if diff:
         click.echo(sanitize_lines(diff_revisions(path, *diff)), nl=False)
         return
@@ -133,7 +136,7 @@ def checkout_command(run: str, number: int, folder: Path, runs_dir: Path | None)
 
     Symbolic links are kept as the agent made them and may point anywhere.
     """
-    files = list(read_revision_files(resolve_run(run, runs_dir).revisions, number))
+    files = list(read_revision_files(open_run(run, runs_dir).revisions, number))
     if folder.exists():
         raise UserError(f"{folder} already exists.", "Choose a new folder: nothing is overwritten.")
     folder.mkdir(parents=True)
@@ -154,18 +157,46 @@ def checkout_command(run: str, number: int, folder: Path, runs_dir: Path | None)
 @click.command("verify")
 @click.argument("run", shell_complete=complete_runs)
 @click.option("--head", help="Require this hash of the last ledger record, as printed by `run`.")
+@click.option(
+    "--signers",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Require that a bundle is signed by one of these: OpenSSH's file of allowed signers.",
+)
 @runs_dir
 @as_json
-def verify_command(run: str, head: str | None, runs_dir: Path | None, as_json: bool) -> None:
-    """Check that a run's record is unchanged.
+def verify_command(
+    run: str, head: str | None, signers: Path | None, runs_dir: Path | None, as_json: bool
+) -> None:
+    """Check that the record of RUN (a run or a bundle) is unchanged.
 
     This recomputes the ledger's hash chain, the manifest of every submission, the hash of every file in the
-    ledger and every revision of the agent's code. It reports the first mismatch. Files that no hash covers
-    are listed with the reason.
+    ledger and every revision of the agent's code. What was added later, such as reproductions, is checked in
+    the same way. It reports the first mismatch. Files that no hash covers are listed with the reason.
 
-    Exit code: 0 if the record is intact, 1 if not.
+    A bundle is checked as a whole before anything of it is read. Its signature is shown; with --signers, it
+    must be of one of them.
+
+    \b
+    agent2rl verify latest
+    agent2rl verify RUN.tar.zst --signers allowed_signers
+
+    Exit code: 0 if the record is intact and the signature is as required, 1 if not, 2 if FILE is no bundle.
     """
+    if is_bundle(run):
+        bundle_verification = verify_bundle(unpack_bundle(run, select_without_report), head, signers)
+        _print_verification(bundle_verification, as_json)
+        if not as_json:
+            click.echo(f"signature: {bundle_verification.signature}")
+        sys.exit(0 if bundle_verification.accepted else 1)
+    if signers is not None:
+        raise UserError(f"{run} is a run directory, and only bundles are signed.", "Leave out --signers.")
     verification = verify_run(resolve_run(run, runs_dir), head)
+    _print_verification(verification, as_json)
+    sys.exit(0 if verification.holds else 1)
+
+
+def _print_verification(verification: Verification, as_json: bool) -> None:
     if as_json:
         click.echo(verification.model_dump_json())
     else:
@@ -176,5 +207,7 @@ def verify_command(run: str, head: str | None, runs_dir: Path | None, as_json: b
         click.echo(
             f"{verification.records} ledger records, {verification.files} files, head {verification.head}"
         )
+        if verification.additions_head:
+            added = f"{verification.additions} records added later, head {verification.additions_head}"
+            click.echo(added)
         click.echo("the record holds" if verification.holds else f"DOES NOT HOLD: {verification.fault}")
-    sys.exit(0 if verification.holds else 1)

@@ -26,17 +26,23 @@ COMMANDS = {
     "site": "Write a public leaderboard of runs as a static site.",
     "show": "Show a run, whether it is running, finished or crashed.",
     "report": "Analyse a run and write its report.",
-    "export": "Export runs as csv, jsonl, parquet or atif.",
+    "export": "Export runs or tasks for other programs.",
+    "import": "Run a task of another framework here.",
     "track": "Mirror runs in W&B, MLflow, Trackio or a folder.",
     "transcript": "Show what a run's agent said and did.",
     "revisions": "List the revisions of an agent's code, or diff two of them.",
     "checkout": "Write a code revision into a folder.",
+    "reproduce": "Train a submission again from its recorded code.",
+    "audit": "Let LLM judges look for cheating in a run.",
     "verify": "Check that a run's record is unchanged.",
+    "bundle": "Write a run into one file that others can check.",
+    "rejudge": "Grade a run's kept outputs again, with another judge or rule.",
     "check": "Check this machine, or a task.",
     "play": "Play a task's training games yourself.",
     "score": "Score outputs that a model has already produced.",
     "judge": "Measure how reliable an LLM judge is.",
     "driver": "Serve a script in place of the LLM that drives an agent.",
+    "fingerprint": "Make a small file by which a model can be recognised.",
     "agents": "List or install the LLM-driven agents.",
     "init": "Create an example campaign, task and agent.",
     "completion": "Print a shell completion script.",
@@ -44,6 +50,7 @@ COMMANDS = {
 }
 
 SHARED_MODULES = {
+    "import": "import_task",
     "resume": "run",
     "transcript": "inspect_record",
     "revisions": "inspect_record",
@@ -56,7 +63,7 @@ SHARED_MODULES = {
     "completion": "getting_started",
     "judge": "score",
 }
-"""Commands that share a module: command name -> module name."""
+"""Commands whose module has another name: command name -> module name."""
 
 
 class LazyGroup(click.Group):

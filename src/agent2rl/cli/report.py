@@ -4,7 +4,9 @@ from pathlib import Path
 
 import click
 
-from agent2rl.cli.options import as_json, complete_runs, resolve_run, runs_dir
+from agent2rl.bundles.unpacking import is_bundle
+from agent2rl.cli.options import as_json, complete_runs, runs_dir
+from agent2rl.cli.run_argument import open_run
 from agent2rl.report import page_signature, run_report, tables
 from agent2rl.report.report_data import LlmSummary, ReportData
 from agent2rl.report.run_report import build_prompt, check_summary
@@ -25,7 +27,8 @@ from agent2rl.run.settings import read_settings
     "-o",
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Write the report to this folder.  [default: report/ in the run's directory]",
+    help="Write the report to this folder.  [default: report/ in the run's directory; of a bundle, "
+    "RUN_ID-report here]",
 )
 @runs_dir
 @as_json
@@ -35,7 +38,7 @@ def report_command(
     """Analyse RUN and write its report: report.html, report.md, report.json and figures/.
 
     The analysis reads only the run's directory, so you can repeat it at any time, also for a run that is
-    still running or has crashed. `agent2rl run` writes the report when the run ends.
+    still running or has crashed. `agent2rl run` writes the report when the run ends. RUN may be a bundle.
 
     \b
     agent2rl report latest
@@ -43,7 +46,9 @@ def report_command(
     agent2rl report latest --summariser claude-opus-4-6
     agent2rl report /somebody/elses/run --output my-report
     """
-    paths = resolve_run(run, runs_dir)
+    paths = open_run(run, runs_dir)
+    if output is None and is_bundle(run):
+        output = Path(f"{paths.run_id}-{paths.report.name}")
     data = run_report.gather_report_data(paths)
     if model:
         data = run_report.add_summary(data, _ask_for_summary(model, data))

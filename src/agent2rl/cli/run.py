@@ -84,7 +84,7 @@ def run_and_report(
     for name in output.track:
         mirror.require_tracker(name)
     stop = threading.Event()
-    _stop_on_signals(stop)
+    stop_on_signals(stop)
     as_json = output.as_json
     if not as_json:
         click.echo(f"watch:  {_format_view_command(runs)}", err=True)
@@ -96,7 +96,7 @@ def run_and_report(
             click.echo(finished.result.model_dump_json())
         else:
             print_run(read_run(finished.paths))
-        report = None if output.no_report else _write_report(finished.paths)
+        report = None if output.no_report else write_run_report(finished.paths)
         if not as_json:
             click.echo(f"report: {_shorten_path(report)}" if report else "report: agent2rl report latest")
             click.echo(f"view:   {_format_view_command(runs)}")
@@ -121,7 +121,7 @@ def _print_tracker_line(line: str) -> None:
     click.echo(f"tracking with {line}", err=True)
 
 
-def _write_report(paths: RunPaths) -> Path | None:
+def write_run_report(paths: RunPaths) -> Path | None:
     """Write the report and return the path of its page; a report that fails does not fail the run."""
     began = time.monotonic()
     try:
@@ -136,7 +136,7 @@ def _write_report(paths: RunPaths) -> Path | None:
     return paths.report_page
 
 
-def _stop_on_signals(stop: threading.Event) -> None:
+def stop_on_signals(stop: threading.Event) -> None:
     """Stop the run cleanly on the first Ctrl-C, and abort it on the second."""
 
     def handle(_: int, __: object) -> None:
@@ -298,6 +298,14 @@ DIRECTORY = click.Path(path_type=Path, file_okay=False, exists=True)
     help="Limit for the number of questions to the training judge.",
 )
 @click.option(
+    "--siblings",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    multiple=True,
+    help="A fingerprint (see: agent2rl fingerprint) of a model that no submission may look like, such as the "
+    "base model's Instruct version. Can be repeated. Those in the cache are always compared.",
+)
+@click.option(
     "--expert",
     type=ExpertParam(),
     help="Expert help for the agent of an interactive task. full: an expert that plays any training game. "
@@ -444,6 +452,7 @@ def make_run_spec(options: dict[str, Any], settings: Settings) -> RunSpec:
         judge=options["judge"],
         train_judge=options["train_judge"],
         train_judge_questions=options["train_judge_questions"],
+        siblings=tuple(str(path.resolve()) for path in options["siblings"]),
         expert=choose_expert_help(registry.find_task(task), options["expert"]),
         network=choose_network_policy(registry.find_task(task), options["network"]),
         data_dir=_resolve_path(options["data_dir"]),

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import click
 
-from agent2rl.cli.options import as_json, complete_runs, resolve_run, runs_dir
+from agent2rl.cli.options import as_json, complete_runs, runs_dir
+from agent2rl.cli.run_argument import open_run
 from agent2rl.cli.terminal_output import print_episode, print_examples, print_run
 from agent2rl.core.errors import UserError
 from agent2rl.core.grading_records import ExampleResult, Split
@@ -42,14 +43,15 @@ def show_command(
 ) -> None:
     """Show a run (running, finished or crashed), or the results of one of its submissions.
 
-    RUN is a run directory, the id of a run in the runs directory (or the start of an id), or `latest`.
+    RUN is a run directory, the id of a run in the runs directory (or the start of an id), `latest`, or
+    a bundle.
 
     \b
     agent2rl show 20261116
     agent2rl show 20261116 --submission 3
     agent2rl show 20261116 --submission 3 --episode 17
     """
-    paths = resolve_run(run, runs_dir)
+    paths = open_run(run, runs_dir)
     if submission is None:
         if episode is not None:
             raise UserError("--episode needs a submission.", "Add the submission: --submission 1.")

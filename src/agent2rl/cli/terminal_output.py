@@ -19,6 +19,7 @@ from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
+from agent2rl.core.audit_records import FLAG_NAMES, Audit
 from agent2rl.core.events import TimelineEvent
 from agent2rl.core.grading_records import ContaminationSummary, ExampleResult
 from agent2rl.core.records import Isolation, Rollouts
@@ -277,9 +278,23 @@ def print_run(view: RunView, played: Rollouts | None = None) -> None:
                 table.add_row(*(escape(_sanitize_line(cell)) for cell in row))
             console.print(table)
     for number, message in tables.list_messages(view):
-        console.print(f"[bold]{number}[/bold]: {escape(_sanitize_line(message))}")
+        lines = sanitize_lines(message).replace("\n", "\n   ")  # so that none looks like another message
+        console.print(f"[bold]{number}[/bold]: {escape(lines)}")
+
+
+def print_audit(audit: Audit) -> None:
+    """Print the flags of an audit with their quotes."""
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(Text(_sanitize_line(tables.describe_audit(audit))))
+    for flag in audit.flags:
+        console.print(Text(f"\n{FLAG_NAMES[flag.kind]}", "bold"))
+        for statement in flag.statements:
+            console.print(Text(f"  {_sanitize_line(statement)}"))
+        for quote in flag.quotes:
+            place = f"  {quote.document}, line {quote.line}: {quote.text}"
+            console.print(Text(_sanitize_line(place), "dim"))
 
 
 def _sanitize_line(text: str) -> str:
     """Replace control characters: text of an agent must not control the terminal."""
-    return "".join(character if character.isprintable() else "�" for character in text)
+    return "".join(each if each.isprintable() else " " if each.isspace() else "�" for each in text)

@@ -2,13 +2,16 @@
 
 import secrets
 import sys
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 import click
 
 from agent2rl import registry
+from agent2rl.bundles.unpacking import is_bundle
 from agent2rl.cli.options import runs_dir
+from agent2rl.cli.run_argument import unpack_bundle
 from agent2rl.cli.run_digests import list_task_traits
 from agent2rl.core.errors import Agent2RLError, UserError
 from agent2rl.dashboard import server
@@ -20,7 +23,7 @@ from agent2rl.run.settings import read_settings
 
 
 @click.command("view")
-@click.argument("runs", type=click.Path(path_type=Path, file_okay=False), required=False)
+@click.argument("runs", type=click.Path(path_type=Path), required=False)
 @click.option(
     "--host",
     default=LOOPBACK,
@@ -31,7 +34,7 @@ from agent2rl.run.settings import read_settings
 @click.option("--no-browser", is_flag=True, help="Print the address without opening a browser.")
 @runs_dir
 def view_command(runs: Path | None, host: str, port: int, no_browser: bool, runs_dir: Path | None) -> None:
-    """Show the runs of a directory in a browser, live while they run and after they end.
+    """Show the runs of a directory, or one bundle, in a browser, live while they run and after they end.
 
     The dashboard only reads run directories and never changes them. For a remote machine, forward a port with
     ssh -L 8000:127.0.0.1:8000 HOST, and run `agent2rl view --port 8000 --no-browser` there.
@@ -39,11 +42,20 @@ def view_command(runs: Path | None, host: str, port: int, no_browser: bool, runs
     \b
     agent2rl view
     agent2rl view /shared/runs --port 8000
+    agent2rl view RUN.tar.zst
     """
     settings = read_settings()
-    folder = (runs or runs_dir or settings.runs).absolute()
+    folder, cache = (runs or runs_dir or settings.runs).absolute(), settings.cache
+    get_level: Callable[[str], int | None] = get_task_level
+    if is_bundle(str(folder)):
+        get_level = get_listed_task_level
+        folder = unpack_bundle(str(folder)).paths.root.parent
+        cache = folder / ".cache"  # deleted with the folder
     if not folder.is_dir():
-        raise UserError(f"There is no directory {folder}.", "Pass the runs directory: agent2rl view RUNS.")
+        raise UserError(
+            f"There is no directory {folder}, nor is it a bundle.",
+            "Pass the runs directory: agent2rl view RUNS.",
+        )
     token = "" if is_loopback(host) else secrets.token_urlsafe(24)
     opens = not no_browser and (settings.display or sys.platform == "darwin")
 
@@ -52,9 +64,7 @@ def view_command(runs: Path | None, host: str, port: int, no_browser: bool, runs
         if opens:
             open_browser(address)
 
-    server.serve_dashboard(
-        Dashboard(folder, settings.cache, get_task_level, list_task_traits, token), host, port, announce
-    )
+    server.serve_dashboard(Dashboard(folder, cache, get_level, list_task_traits, token), host, port, announce)
 
 
 @cache
@@ -63,3 +73,8 @@ def get_task_level(task: str) -> int | None:
         return registry.find_task(task).level
     except (Agent2RLError, ImportError):
         return None
+
+
+def get_listed_task_level(task: str) -> int | None:
+    """Return the level of a task that anybody may have named: code elsewhere is not imported."""
+    return None if ":" in task else get_task_level(task)

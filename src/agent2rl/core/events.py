@@ -105,6 +105,12 @@ class ProcessStart(Record):
     name: str
     command: Annotated[str, Field(max_length=2000)]
     """Its command line, truncated if it is long."""
+    exact: bool | None = None
+    """Whether `command` is the whole command line, unchanged. None in runs of earlier versions."""
+    directory: Annotated[str, Field(max_length=1000)] = ""
+    """Its working directory, as the agent sees it; empty if that is not known."""
+    environment: dict[str, str] = Field(default_factory=dict)
+    """Variables that differ from those that the agent was started with. Likely secrets are left out."""
 
 
 class ProcessEnd(Record):

@@ -267,6 +267,43 @@ def describe_kept_weights(submissions: Collection[Submission]) -> str:
     return f"{only}of submission{'s' if len(kept) > 1 else ''} {names}{more}"
 
 
+Likeness = Literal["direction", "share", "norms"]
+"""Why weights look like a sibling's: they changed in its direction, they hold an even share of its change, or
+they have its norms at other places."""
+
+
+class SiblingDistance(Record):
+    """A submission's weights against the fingerprint of a sibling of the base model.
+
+    Lengths are in units of the base's matrices. None where nothing could be measured.
+    """
+
+    name: str
+    alike: Likeness | None = None
+    """Why the weights look like the sibling's; None if they do not."""
+    matrices: int
+    """Compared matrices: those in which the sibling differs from the base."""
+    matched: Share | None = None
+    """Share of them that changed in the sibling's direction."""
+    cosine: float | None = None
+    """Of the submission's change with the sibling's; a median over the matrices, like `share` and `norms`."""
+    share: float | None = None
+    """How much of the sibling's change is in the submission: 1 is all of it."""
+    spread: float | None = None
+    """Interquartile range of this share over the matrices, relative to its median."""
+    changed: float | None = None
+    """Distance of the submission from the base; a root mean square, like the next two."""
+    sibling_changed: float | None = None
+    """Distance of the sibling from the base."""
+    apart: float | None = None
+    """Distance of the submission from the sibling."""
+    norms: float | None = None
+    """Of the matrices whose lines may have moved: distance of the sorted norms from the sibling's, in units of
+    the base's distance from them. 0 for a rearranged copy of the sibling, 1 for one of the base."""
+    same_norms: Share | None = None
+    """Share of these matrices that have the sibling's norms."""
+
+
 class HeldoutComparison(Record):
     """Held-out improvement of the chosen submission over the baseline, on the same examples."""
 

@@ -174,6 +174,9 @@ class RunSpec(Record):
     """Another judge model, which the agent may query while it trains."""
     train_judge_questions: Annotated[int, Field(ge=1)] = 10_000
     """How many questions the agent may put to `train_judge`."""
+    siblings: tuple[str, ...] = ()
+    """Fingerprint files of models that submissions are compared with, beside those in the cache. Not part of
+    the experiment's identity: they change nothing for an agent that trains the base model."""
     expert: ExpertHelp = "full"
     """Runs with different expert help are never ranked together. Always `full` if the task has no expert."""
     network: NetworkPolicyText = "none"

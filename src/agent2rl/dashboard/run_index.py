@@ -40,15 +40,15 @@ class ChangeStamp:
 
 
 def read_stamps(runs: Path) -> Iterator[tuple[str, ChangeStamp]]:
-    """Yield name and stamp of every run; checks four files each."""
+    """Yield name and stamp of every run; checks five files each."""
     with os.scandir(runs) as directory:
         entries = [(entry.name, entry.path) for entry in directory if not entry.name.startswith(".")]
     for name, path in entries:
-        spec, head, result, digest = [_read_mtime(f"{path}/{name}") for name in _LOOKED_AT]
+        spec, head, result, digest, added = [_read_mtime(f"{path}/{name}") for name in _LOOKED_AT]
         if spec is None:
             continue
         going = "ended" if result else is_held(Path(f"{path}/{_LOCK}"))
-        yield name, ChangeStamp(f"{spec} {head} {result} {digest} {going}", spec / 1e9)
+        yield name, ChangeStamp(f"{spec} {head} {result} {digest} {added} {going}", spec / 1e9)
 
 
 def _read_mtime(path: str) -> int | None:
@@ -59,7 +59,8 @@ def _read_mtime(path: str) -> int | None:
 
 
 _RUN = RunPaths(Path("run"))
-_LOOKED_AT = tuple(map(_RUN.relative_name, (_RUN.spec, _RUN.ledger_head, _RUN.result, _RUN.digest)))
+_FILES = (_RUN.spec, _RUN.ledger_head, _RUN.result, _RUN.digest, _RUN.additions_head)
+_LOOKED_AT = tuple(map(_RUN.relative_name, _FILES))
 _LOCK = _RUN.relative_name(_RUN.lock)
 
 

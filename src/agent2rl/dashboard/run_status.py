@@ -12,6 +12,7 @@ from agent2rl.core.errors import UserError
 from agent2rl.core.grading_records import ExampleResult, Split, Submission, find_best_submission
 from agent2rl.core.record import Record
 from agent2rl.core.records import Ending, LedgerEntry, Mode, ScoringProtocol
+from agent2rl.core.reproduction import ReproductionAnswer
 from agent2rl.record.crash_recovery import measure_union_seconds
 from agent2rl.record.directory_check import find_fault
 from agent2rl.record.paths import RunPaths
@@ -116,7 +117,8 @@ def _find_deadline(view: RunView, start: LedgerEntry, now: float) -> float | Non
 def compute_run_stamp(paths: RunPaths) -> str:
     """Return a stamp that differs whenever the analysis may."""
     sizes = []
-    for path in (paths.ledger_head, paths.events, paths.usage, paths.result, paths.claims, paths.transcript):
+    heads = (paths.ledger_head, paths.additions_head)
+    for path in (*heads, paths.events, paths.usage, paths.result, paths.claims, paths.transcript):
         try:
             info = path.stat()
             sizes.append(f"{info.st_mtime_ns}-{info.st_size}")
@@ -206,6 +208,8 @@ class RunRow(Record, allow_inf_nan=False):
     """None if unknown, or while the run is in progress."""
     compliance: ComplianceVerdict | None = None
     """Whether the run kept its mode; None until the run is analysed."""
+    reproduced: ReproductionAnswer | None = None
+    """Whether its best submission was trained again from its code; None if nobody tried."""
     spark: tuple[float, ...]
     """The best gain so far, submission by submission."""
 
@@ -239,6 +243,7 @@ def build_row_from_digest(digest: RunDigest, level: int | None, changed: float) 
         budget_seconds=digest.budget_seconds,
         contaminated=digest.contaminated,
         compliance=digest.compliance,
+        reproduced=digest.reproduced,
         spark=_downsample_values([point.best for point in digest.curve]),
     )
 
@@ -280,6 +285,7 @@ def build_row_from_view(view: RunView, level: int | None, changed: float) -> Run
         scored=len(scores),
         seconds=result.clock.agent if result and result.clock else None,
         budget_seconds=spec.budget.wall_seconds,
+        reproduced=view.best_reproduction.answer if view.best_reproduction else None,
         contaminated=view.contaminated,
         spark=_downsample_values(_compute_best_so_far(scores, base)),
     )

@@ -59,7 +59,6 @@ _CALCULATION = re.compile(rf"^(?:(?:[0-9.,+{_MINUS}*/x\u00d7\u00f7()%\\ ]|{_CURR
 _LAST_NUMBER = re.compile(
     rf"(?:(?<![\w)])[{_MINUS}])?{_CURRENCY}?(?:[0-9]+[ ](?=[0-9]+/[0-9]))?[0-9](?:[0-9,./]*[0-9])?"
 )
-_THOUSANDS = re.compile(r"(?<=[0-9]),(?=[0-9]{3}(?![0-9]))")
 _PUBLISHED_NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
 
 
@@ -105,10 +104,9 @@ def same_published_number(output: str, target: str) -> float:
 def published_number(output: str) -> float | None:
     """Return the last run of digits, with its sign and decimals, before a new question, or None.
 
-    The published rule takes `1,234` for 234. That is a defect: here a comma may separate thousands.
+    A comma ends a number, as published: `1,234` is 234.
     """
-    text = cut_reasoning(output).partition(NEXT_QUESTION)[0]
-    numbers = _PUBLISHED_NUMBER.findall(_THOUSANDS.sub("", text))
+    numbers = _PUBLISHED_NUMBER.findall(cut_reasoning(output).partition(NEXT_QUESTION)[0])
     return float(numbers[-1]) if numbers else None
 
 

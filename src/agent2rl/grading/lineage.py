@@ -23,7 +23,7 @@ from statistics import median
 from typing import Literal, TypeVar
 
 from agent2rl.core.errors import GradingError
-from agent2rl.core.grading_records import Lineage
+from agent2rl.core.grading_records import Lineage, SiblingDistance
 from agent2rl.core.records import Record
 from agent2rl.grading.base_model import BaseModel
 from agent2rl.grading.tensor_comparison import (
@@ -133,6 +133,8 @@ class LineageReport(Record):
     added_row_length: float | None = None
     """Of the tensor whose added rows are the longest, relative to the base's."""
     tensors: tuple[TensorLineage, ...]
+    siblings: tuple[SiblingDistance, ...] = ()
+    """Distances to known siblings of the base model (`grading/siblings.py`), the closest first."""
 
     @property
     def message(self) -> str:

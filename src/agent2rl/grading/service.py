@@ -24,6 +24,7 @@ from agent2rl.core.grading_records import EvalResult, EvalScore, Manifest, Submi
 from agent2rl.core.records import Budget, KeptWeights, TimeBreakdown
 from agent2rl.grading.agent_clock import AgentClock
 from agent2rl.grading.base_model import BaseModel
+from agent2rl.grading.fingerprint import Fingerprint
 from agent2rl.grading.freeze import (
     DELETE_HINT,
     FreezeLimits,
@@ -34,11 +35,12 @@ from agent2rl.grading.freeze import (
     require_intact_copy,
 )
 from agent2rl.grading.grading_child import EvaluationFailed, GradingChild
-from agent2rl.grading.lineage import WeightsOrigin, differs_from_base, trace_weights
+from agent2rl.grading.lineage import WeightsOrigin, differs_from_base
 from agent2rl.grading.lora_adapter import is_adapter
 from agent2rl.grading.model_builder import ModelParts
 from agent2rl.grading.rollout_meter import RolloutMeter
 from agent2rl.grading.scores_file import write_scores_file
+from agent2rl.grading.siblings import trace_origin
 from agent2rl.grading.submission_grader import (
     SubmissionGrader,
     SubmissionVerdict,
@@ -129,6 +131,11 @@ class GradingSetup:
     baseline: EvalScore
     child: GradingChild
     gpus: tuple[str, ...] = ()
+    siblings: tuple[Fingerprint, ...] = ()
+    """Models that no submission may look like."""
+
+    def trace_origin(self, model: Path, stop: threading.Event) -> WeightsOrigin:
+        return trace_origin(model, self.base, self.siblings, stop)
 
     def find_gpu(self, name: str) -> str | None:
         """Return the GPU of this name or, because a sandbox numbers its GPUs from 0, at this position."""
@@ -518,7 +525,7 @@ class GradingService:
         origin = None
         if not differs_from_base(parts.directory, graded.base):
             # Only a full comparison tells whether these are the base model's weights: those are not graded.
-            origin = self._record_origin(paths, trace_weights(parts.directory, graded.base, self._stop))
+            origin = self._record_origin(paths, graded.trace_origin(parts.directory, self._stop))
             if origin.copied:
                 return score_as_baseline(graded.baseline, origin.sha256)
         results, origin = self._grade_and_trace(submission, parts, origin)
@@ -546,9 +553,7 @@ class GradingService:
         child = self._limit_child(submission)
         self._recorder.record_event("grading", submission=submission.id)
         with ThreadPoolExecutor(1, "lineage") as pool:
-            tracing = (
-                None if origin else pool.submit(trace_weights, parts.directory, self.graded.base, self._stop)
-            )
+            tracing = None if origin else pool.submit(self.graded.trace_origin, parts.directory, self._stop)
             try:
                 results = self._in_time(lambda: self.grader.grade(parts, paths, "feedback", child))
             finally:
@@ -559,7 +564,7 @@ class GradingService:
 
     def _record_origin(self, paths: SubmissionPaths, origin: WeightsOrigin) -> WeightsOrigin:
         if origin.lineage:
-            self._recorder.record_lineage(paths, origin.lineage)
+            self._recorder.record_lineage(paths, origin.lineage, origin.lineage.siblings)
         return origin
 
     def _in_time(self, grade: Callable[[], T]) -> T:

@@ -176,7 +176,8 @@ class SubmissionVerdict:
 
 
 def repeat_verdict(earlier: Submission) -> SubmissionVerdict:
-    message = f"Same files as submission {earlier.id}, so same verdict. {earlier.message}".strip()
+    reason = earlier.message.removesuffix(_name_left_out(earlier.left_out))  # this one names its own
+    message = f"Same files as submission {earlier.id}, so same verdict. {reason}".strip()
     assert earlier.verdict is not None
     return SubmissionVerdict(
         earlier.verdict,

@@ -101,7 +101,7 @@ def measure_tensor(submitted: Tensor, base: Tensor) -> TensorFit | None:
     by_column = np.zeros((3, columns))
     square, equal = 0.0, 0
     with np.errstate(all="ignore"):
-        for mine, theirs in zip(_read_row_chunks(submitted, rows), _read_row_chunks(base, rows), strict=True):
+        for mine, theirs in zip(read_row_chunks(submitted, rows), read_row_chunks(base, rows), strict=True):
             change = mine - theirs
             pairs = ((change, theirs), (mine, mine), (theirs, theirs))
             by_row.append(np.stack([np.einsum("ij,ij->i", *pair) for pair in pairs]))
@@ -123,7 +123,7 @@ def differs_in_sample(submitted: Tensor, base: Tensor) -> bool:
     if not (count := min(base.parameters, SAMPLED_VALUES)):
         return False
     for start in {0, (base.parameters - count) // 2}:
-        mine, theirs = (_read_values(tensor, start, count) for tensor in (submitted, base))
+        mine, theirs = (read_values(tensor, start, count) for tensor in (submitted, base))
         if np.any((mine != theirs) & ~(np.isnan(mine) & np.isnan(theirs))):
             return True
     return False
@@ -148,7 +148,7 @@ def measure_rest(submitted: Tensor, base: Tensor, retained: float) -> RestGeomet
     picked = np.unique(np.linspace(0, columns - 1, min(columns, REST_COLUMNS)).astype(int))
     rest_gram, base_gram = np.zeros((2, len(picked), len(picked)))
     with np.errstate(all="ignore"):
-        for mine, theirs in zip(_read_row_chunks(submitted, rows), _read_row_chunks(base, rows), strict=True):
+        for mine, theirs in zip(read_row_chunks(submitted, rows), read_row_chunks(base, rows), strict=True):
             base_columns = theirs[:, picked]
             rest_columns = mine[:, picked] - retained * base_columns
             rest_gram += rest_columns.T @ rest_columns
@@ -198,7 +198,7 @@ def _median_row_length(tensor: Tensor, first: int, end: int) -> float:
     lengths: list[Floats] = []
     for start in range(first, end, step):
         count = min(step, end - start)
-        rows = _read_values(tensor, start * columns, count * columns).reshape(count, columns)
+        rows = read_values(tensor, start * columns, count * columns).reshape(count, columns)
         lengths.append(np.linalg.norm(rows, axis=1))
     return float(np.median(np.concatenate(lengths))) if lengths else 0.0
 
@@ -252,11 +252,11 @@ class _SampledLines:
 def _sample_rows(submitted: Tensor, base: Tensor, picked: tuple[int, ...]) -> _SampledLines:
     columns = matrix_shape(base)[1]
     mine, theirs = (
-        np.stack([_read_values(tensor, row * columns, columns) for row in picked])
+        np.stack([read_values(tensor, row * columns, columns) for row in picked])
         for tensor in (submitted, base)
     )
     blocks = [
-        (mine @ rows.T, np.square(rows).sum(axis=1)) for rows in _read_row_chunks(base, matrix_shape(base)[0])
+        (mine @ rows.T, np.square(rows).sum(axis=1)) for rows in read_row_chunks(base, matrix_shape(base)[0])
     ]
     dots, squares = (np.concatenate(parts, axis=-1) for parts in zip(*blocks, strict=True))
     return _SampledLines(dots, squares, mine @ mine.T, theirs @ theirs.T)
@@ -267,7 +267,7 @@ def _sample_columns(submitted: Tensor, base: Tensor, picked: tuple[int, ...]) ->
     chosen = list(picked)
     dots, squares = np.zeros((len(chosen), columns)), np.zeros(columns)
     gram, base_gram = np.zeros((2, len(chosen), len(chosen)))
-    for mine, theirs in zip(_read_row_chunks(submitted, rows), _read_row_chunks(base, rows), strict=True):
+    for mine, theirs in zip(read_row_chunks(submitted, rows), read_row_chunks(base, rows), strict=True):
         dots += mine[:, chosen].T @ theirs
         squares += np.square(theirs).sum(axis=0)
         gram += mine[:, chosen].T @ mine[:, chosen]
@@ -294,16 +294,16 @@ def _compute_cosines(gram: Floats) -> Floats:
     return cosines
 
 
-def _read_row_chunks(tensor: Tensor, rows: int) -> Iterator[Floats]:
+def read_row_chunks(tensor: Tensor, rows: int) -> Iterator[Floats]:
     """Yield the first rows of a tensor in chunks."""
     columns = matrix_shape(tensor)[1]
     step = max(1, CHUNK_VALUES // max(1, columns))
     for start in range(0, rows if columns else 0, step):
         many = min(step, rows - start)
-        yield _read_values(tensor, start * columns, many * columns).reshape(many, columns)
+        yield read_values(tensor, start * columns, many * columns).reshape(many, columns)
 
 
-def _read_values(tensor: Tensor, start: int, count: int) -> Floats:
+def read_values(tensor: Tensor, start: int, count: int) -> Floats:
     kind: np.dtype[Any] = np.dtype(READABLE[tensor.dtype])
     with tensor.file.open("rb") as file:
         file.seek(tensor.offsets[0] + start * DTYPE_BYTES[tensor.dtype])

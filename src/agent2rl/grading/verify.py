@@ -4,11 +4,13 @@ When a run is closed, the ledger pins every file of the run directory through `f
 in runs of older versions, it pins files one by one. Files that are not covered are listed with the reason.
 """
 
+import itertools
 import os
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 
 from pydantic import JsonValue, ValidationError
 
@@ -16,6 +18,7 @@ from agent2rl.core.grading_records import Manifest, Submission, describe_kept_we
 from agent2rl.core.records import LedgerEntry, Record, RunFiles
 from agent2rl.grading.freeze import compute_manifest
 from agent2rl.record import ledger
+from agent2rl.record.additions import AdditionsReading, read_additions
 from agent2rl.record.files import canonical_json_line, sha256_beginning, sha256_file
 from agent2rl.record.paths import RunPaths, is_plain_file, list_run_files, uncovered_reasons
 from agent2rl.record.reader import read_events
@@ -46,21 +49,52 @@ class Verification(Record):
     records: int
     files: int
     head: str
+    additions: int = 0
+    """Records that were added after the run was closed."""
+    additions_head: str | None = None
+    """The hash of the last of them; None if there is none."""
     notes: tuple[str, ...] = ()
     not_covered: tuple[UncoveredFiles, ...] = ()
 
 
-def verify_run(paths: RunPaths, head: str | None = None) -> Verification:
-    """Verify a run; with `head`, also that its last record has this hash."""
+@dataclass(frozen=True)
+class UncheckedFiles:
+    """Files that a copy of a run lacks or has changed, as the copy itself says: path → reason.
+
+    A path that ends with `/` is a folder.
+    """
+
+    reasons: Mapping[str, str] = field(default_factory=dict)
+
+    def __contains__(self, name: str) -> bool:
+        return any(name == path or (path.endswith("/") and name.startswith(path)) for path in self.reasons)
+
+
+ALL_CHECKED = UncheckedFiles()
+
+
+def verify_run(
+    paths: RunPaths,
+    head: str | None = None,
+    unchecked: UncheckedFiles = ALL_CHECKED,
+    may_have_additions: bool = True,
+) -> Verification:
+    """Verify a run; with `head`, also that its last record has this hash.
+
+    `unchecked` files are listed as not covered, in place of being compared.
+    """
     chain = ledger.read_ledger(paths.ledger, paths.ledger_head)
     fault = chain.fault
     if not chain.entries:
         fault = fault or "the ledger is empty"
+    added = read_additions(paths, chain.entries[-1].hash if chain.entries else "")
     files = 0
     if fault is None and head is not None and head != chain.entries[-1].hash:
         fault = f"the last ledger record is not the one with the hash {head}"
     if fault is None:
-        for fault in _find_faults(paths, chain.entries):
+        own_faults = _find_faults(paths, chain.entries, unchecked)
+        addition_faults = _find_addition_faults(paths, added, may_have_additions, unchecked)
+        for fault in itertools.chain(own_faults, addition_faults):
             if fault is not None:
                 break
             files += 1
@@ -70,12 +104,40 @@ def verify_run(paths: RunPaths, head: str | None = None) -> Verification:
         records=len(chain.entries),
         files=files,
         head=chain.entries[-1].hash if chain.entries else "",
-        notes=tuple(_list_notes(paths, chain)),
-        not_covered=tuple(_list_uncovered(paths, chain.entries)),
+        additions=len(added.entries),
+        additions_head=added.head or None,
+        notes=tuple(_list_notes(paths, chain, added)),
+        not_covered=tuple(_list_uncovered(paths, chain.entries, unchecked)),
     )
 
 
-def _find_faults(paths: RunPaths, entries: tuple[LedgerEntry, ...]) -> Iterator[str | None]:
+def _find_addition_faults(
+    paths: RunPaths, added: AdditionsReading, may_exist: bool, unchecked: UncheckedFiles
+) -> Iterator[str | None]:
+    """Check what was added after the run was closed, with the run of each reproduction."""
+    if added.fault:
+        yield added.fault
+        return
+    if added.entries and not may_exist:
+        yield f"{paths.additions.name} was added"
+        return
+    for reproduction in added.list_reproductions():
+        if reproduction.run is None:
+            continue
+        where = paths.reproduction_paths(reproduction.run)
+        name = _sanitize_name(paths.relative_name(where.root))
+        if name in unchecked:
+            continue
+        if where.root.parent != paths.reproductions or not where.ledger.exists():
+            yield f"{name} is missing"
+            continue
+        verification = verify_run(where, reproduction.run_head, may_have_additions=False)
+        yield None if verification.holds else f"{name}: {verification.fault}"
+
+
+def _find_faults(
+    paths: RunPaths, entries: tuple[LedgerEntry, ...], unchecked: UncheckedFiles
+) -> Iterator[str | None]:
     """Yield None for each passed check and a sentence for each fault, in the ledger's order."""
     manifests: dict[int, JsonValue] = {}
     latest: dict[int, Submission] = {}
@@ -87,8 +149,9 @@ def _find_faults(paths: RunPaths, entries: tuple[LedgerEntry, ...]) -> Iterator[
             if entry.kind == "opened":
                 yield _check_file(paths, "spec.json", data["spec_sha256"])
             elif entry.kind in PINS and data["sha256"] is not None:
-                if pins[str(data["file"])] == entry.index:  # a resumed run may have rewritten it
-                    yield _check_file(paths, str(data["file"]), data["sha256"])
+                name = str(data["file"])
+                if pins[name] == entry.index and name not in unchecked:  # a resumed run may have rewritten it
+                    yield _check_file(paths, name, data["sha256"])
             elif entry.kind in STATES:
                 submission = Submission.model_validate(data["submission"])
                 latest[submission.id] = submission
@@ -105,13 +168,15 @@ def _find_faults(paths: RunPaths, entries: tuple[LedgerEntry, ...]) -> Iterator[
             yield f"ledger record {entry.index} ({entry.kind}) does not say what such records say"
     for number, submission in latest.items():
         if manifests.get(number):
-            yield from _check_manifest(paths, number, manifests[number], submission.kept)
+            copied = f"{paths.relative_name(paths.submission_paths(number).model)}/" not in unchecked
+            yield from _check_manifest(paths, number, manifests[number], submission.kept and copied)
         if submission.id != _find_submission_id(entries[-1]):
             yield _check_submission_record(paths, submission)
     yield from _find_unknown_submissions(paths, set(latest))
     if pin := _find_files_pin(entries):
-        yield from _check_run_files(paths, entries, pin, latest)
-    yield from _check_code(paths, entries)
+        yield from _check_run_files(paths, entries, pin, latest, unchecked)
+    if f"{paths.relative_name(paths.revisions)}/" not in unchecked:
+        yield from _check_code(paths, entries)
     if paths.result.exists() and (not entries or entries[-1].kind != "closed"):
         yield "result.json is there, but the ledger was not closed"
 
@@ -123,7 +188,11 @@ def _find_files_pin(entries: Sequence[LedgerEntry]) -> LedgerEntry | None:
 
 
 def _check_run_files(
-    paths: RunPaths, entries: Sequence[LedgerEntry], pin: LedgerEntry, submissions: dict[int, Submission]
+    paths: RunPaths,
+    entries: Sequence[LedgerEntry],
+    pin: LedgerEntry,
+    submissions: dict[int, Submission],
+    unchecked: UncheckedFiles,
 ) -> Iterator[str | None]:
     """Check that every file is unchanged since the run was closed, and that none was added."""
     name = paths.relative_name(paths.files)
@@ -137,6 +206,8 @@ def _check_run_files(
         return
     timeline = paths.relative_name(paths.events)
     for file in pinned.values():
+        if file.path in unchecked:
+            continue
         if file.path == timeline:
             yield _check_timeline(paths, file.size, file.sha256, entries[pin.index :])
         else:
@@ -274,7 +345,7 @@ def _sanitize_name(name: str) -> str:
     return sanitize_line(name, LONGEST_NAME)
 
 
-def _list_notes(paths: RunPaths, chain: ledger.LedgerReading) -> Iterator[str]:
+def _list_notes(paths: RunPaths, chain: ledger.LedgerReading, added: AdditionsReading) -> Iterator[str]:
     if chain.torn:
         yield "the last ledger line was cut off in the middle of a write: a crash; all before it counts"
     if not paths.result.exists():
@@ -288,6 +359,11 @@ def _list_notes(paths: RunPaths, chain: ledger.LedgerReading) -> Iterator[str]:
         if entry.kind == "baseline" and entry.data.get("cached"):
             yield _describe_cached_baseline(entry)
     submissions = _read_submissions(chain.entries)
+    if paths.reproductions.exists() and not added.fault:
+        recorded = {each.run for each in added.list_reproductions()}
+        for path in sorted(paths.reproductions.iterdir()):
+            if path.name not in recorded:
+                yield f"{_sanitize_name(paths.relative_name(path))} is not a finished reproduction"
     if any(each.content_sha256 and not each.kept for each in submissions.values()):
         kept = describe_kept_weights(submissions.values())
         yield f"weights were kept {kept}; of the others, manifests and results are checked"
@@ -315,12 +391,16 @@ def _describe_cached_baseline(entry: LedgerEntry) -> str:
     return f"the baseline ({split}) was not measured in this run but taken from the cache: {source}"
 
 
-def _list_uncovered(paths: RunPaths, entries: Sequence[LedgerEntry]) -> Iterator[UncoveredFiles]:
+def _list_uncovered(
+    paths: RunPaths, entries: Sequence[LedgerEntry], unchecked: UncheckedFiles
+) -> Iterator[UncoveredFiles]:
     reasons = {
         paths.relative_name(path) + "/" * path.is_dir(): reason
         for path, reason in uncovered_reasons(paths).items()
         if path.exists()
     }
+    if paths.reproductions.exists():
+        reasons[f"{paths.reproductions.name}/*/workspace/"] = uncovered_reasons(paths)[paths.workspace]
     if not _find_files_pin(entries):
         closed = bool(entries) and entries[-1].kind == "closed"
         why = (
@@ -332,6 +412,7 @@ def _list_uncovered(paths: RunPaths, entries: Sequence[LedgerEntry]) -> Iterator
         if paths.revisions.exists():
             last = max((one.number for one in _list_ledger_revisions(entries)[0]), default=0)
             reasons["revisions/"] = f"only its history up to revision {last} is covered; {why}"
+    reasons |= unchecked.reasons
     yield from (UncoveredFiles(path=path, reason=reasons[path]) for path in sorted(reasons))
 
 

@@ -57,6 +57,10 @@ class Ledger:
     def last(self) -> str:
         return self._last
 
+    @property
+    def is_empty(self) -> bool:
+        return self._index == 0
+
     def append(self, kind: str, data: dict[str, JsonValue]) -> LedgerEntry:
         with self._lock:
             body = {

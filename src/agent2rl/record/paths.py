@@ -36,12 +36,16 @@
     report.html.signature.json  by this user's key: the dashboard shows the page without making it again
     summary.jsonl             of it, one line an attempt in the published schema
   files.json                  sha256 of every file that was final when the run was closed
+  additions.jsonl             hash-chained: what was found out after the run was closed
+  additions.head              index and hash of its last record
+  reproductions/<run_id>/     a run of the recorded code alone, without an agent: `agent2rl reproduce`
   result.json                 written last; result.pending.json until the ledger has its hash
   scratch/                    HOME and /tmp of the sandboxes, gone after the run
   workspace/                  the agent's: the only part it sees
 
 `files.json` leaves out what is pinned in another way: the ledger and its head by the chain, the result by the
-record `closed`, kept copies of submissions (which may be gigabytes) by their manifests.
+record `closed`, kept copies of submissions (which may be gigabytes) by their manifests. What is added after
+the run was closed has a chain of its own, which begins with the last hash of the run's ledger.
 """
 
 import hashlib
@@ -202,6 +206,21 @@ class RunPaths:
         return self.root / "files.json"
 
     @property
+    def additions(self) -> Path:
+        return self.root / "additions.jsonl"
+
+    @property
+    def additions_head(self) -> Path:
+        return self.root / "additions.head"
+
+    @property
+    def reproductions(self) -> Path:
+        return self.root / "reproductions"
+
+    def reproduction_paths(self, run_id: str) -> "RunPaths":
+        return RunPaths(self.reproductions / run_id)
+
+    @property
     def results_csv(self) -> Path:
         """The table of all runs of the runs directory."""
         return self.root.parent / "results.csv"
@@ -307,6 +326,7 @@ def list_run_files(paths: RunPaths) -> Iterator[Path]:
     elsewhere = {
         *uncovered_reasons(paths),
         *(paths.ledger, paths.ledger_head, paths.files, paths.result, paths.pending_result),
+        *(paths.additions, paths.additions_head, paths.reproductions),
         *(folder / "model" for folder in paths.submissions.glob("*")),
     }
     folders = [paths.root]

@@ -8,6 +8,7 @@ from typing import Literal, TypeVar
 
 from pydantic import ValidationError
 
+from agent2rl.core.audit_records import Audit
 from agent2rl.core.errors import UserError
 from agent2rl.core.events import EARLIER_SOURCES, TimelineEvent
 from agent2rl.core.grading_records import (
@@ -15,18 +16,22 @@ from agent2rl.core.grading_records import (
     ContaminationSummary,
     EvalScore,
     ExampleResult,
+    SiblingDistance,
     Submission,
 )
 from agent2rl.core.llm import LlmExchange
 from agent2rl.core.network import NetworkRequest
 from agent2rl.core.records import PythonLock, Record, RolloutCounts, Rollouts, RunResult, RunSpec
+from agent2rl.core.reproduction import Reproduction
 from agent2rl.core.self_reports import AttemptClaims, Transcript
 from agent2rl.record import ledger
+from agent2rl.record.additions import read_additions
 from agent2rl.record.paths import RunPaths
 from agent2rl.record.run_lock import is_held
 
 R = TypeVar("R", bound=Record)
 NUMBER = re.compile(r"[1-9][0-9]{0,8}")
+LINEAGE_FILE = re.compile(r"submissions/([1-9][0-9]{0,8})/lineage\.json")
 State = Literal["running", "finished", "crashed"]
 
 
@@ -43,6 +48,26 @@ class RunView:
     contamination: Contamination | None
     chain: ledger.LedgerReading
     notes: tuple[str, ...]
+    reproductions: tuple[Reproduction, ...] = ()
+    """Added after the run was closed, oldest first."""
+    audits: tuple[Audit, ...] = ()
+    """What panels of judges said of the run, the latest last."""
+
+    @property
+    def latest_reproductions(self) -> dict[int, Reproduction]:
+        """The last reproduction of each submission that has one."""
+        return {each.submission: each for each in self.reproductions}
+
+    @property
+    def best_reproduction(self) -> Reproduction | None:
+        """The last reproduction of the best submission."""
+        best = self.result.best if self.result else None
+        return self.latest_reproductions.get(best.id) if best else None
+
+    @property
+    def audit(self) -> Audit | None:
+        """The last audit that was done; if none was, the last one; None without any."""
+        return next((each for each in reversed(self.audits) if each.done), *self.audits[-1:] or (None,))
 
     @property
     def contamination_summary(self) -> ContaminationSummary | None:
@@ -87,6 +112,18 @@ class RunView:
                     return PythonLock.model_validate(entry.data.get("lock"))
         return None
 
+    @property
+    def sibling_distances(self) -> tuple[tuple[int, SiblingDistance], ...]:
+        """The distances of submissions to known siblings of the base model, with each submission's number."""
+        distances: dict[int, list[SiblingDistance]] = {}
+        for entry in self.chain.entries:
+            number = LINEAGE_FILE.fullmatch(str(entry.data.get("file"))) if entry.kind == "lineage" else None
+            listed = entry.data.get("siblings")
+            if number and isinstance(listed, list):
+                with suppress(ValidationError):
+                    distances[int(number[1])] = [SiblingDistance.model_validate(each) for each in listed]
+        return tuple((number, each) for number, found in distances.items() for each in found)
+
 
 def read_run(paths: RunPaths) -> RunView:
     notes: list[str] = []
@@ -99,6 +136,9 @@ def read_run(paths: RunPaths) -> RunView:
     submissions = [
         _read_record(paths.submission_paths(number).record, Submission, notes) for number in numbers
     ]
+    added = read_additions(paths, chain.entries[-1].hash if chain.entries else "")
+    if added.fault:
+        notes.append(f"additions cannot be used ({added.fault})")
     return RunView(
         paths=paths,
         spec=spec,
@@ -110,7 +150,9 @@ def read_run(paths: RunPaths) -> RunView:
             _read_record(paths.contamination, Contamination, notes) if paths.contamination.exists() else None
         ),
         chain=chain,
+        audits=() if added.fault else added.list_audits(),
         notes=tuple(notes),
+        reproductions=() if added.fault else added.list_reproductions(),
     )
 
 

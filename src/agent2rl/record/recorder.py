@@ -7,7 +7,7 @@ import shutil
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,14 @@ from pydantic import JsonValue
 
 from agent2rl.core.errors import UserError
 from agent2rl.core.events import MAX_EVENTS, DriverRequest, EventKind, LedgerKind, TimelineEvent
-from agent2rl.core.grading_records import Contamination, EvalResult, Manifest, Split, Submission
+from agent2rl.core.grading_records import (
+    Contamination,
+    EvalResult,
+    Manifest,
+    SiblingDistance,
+    Split,
+    Submission,
+)
 from agent2rl.core.llm import LlmExchange, LlmUsage
 from agent2rl.core.network import NetworkRequest, NetworkUsage
 from agent2rl.core.records import Record, RunResult, RunSpec
@@ -213,10 +220,15 @@ class Recorder:
             "results", file=name, sha256=digest, n=len(evaluation.results), how={**evaluation.how}, **extra
         )
 
-    def record_lineage(self, where: SubmissionPaths, report: Record) -> None:
-        """Record the origin of a submission's weights."""
+    def record_lineage(
+        self, where: SubmissionPaths, report: Record, siblings: Iterable[SiblingDistance] = ()
+    ) -> None:
+        """Record the origin of a submission's weights, and its distances to known siblings of the base."""
         digest = write_record(where.lineage, report)
-        self.record_entry("lineage", file=self.paths.relative_name(where.lineage), sha256=digest)
+        distances = [each.model_dump(mode="json") for each in siblings]
+        name = self.paths.relative_name(where.lineage)
+        extra: dict[str, JsonValue] = {"siblings": [*distances]} if distances else {}
+        self.record_entry("lineage", file=name, sha256=digest, **extra)
 
     def record_contamination(self, contamination: Contamination) -> None:
         """Record the result of the contamination search. Only the file has the passages."""

@@ -42,7 +42,7 @@ def open_folder(root: Path, parts: Sequence[str | bytes]) -> Iterator[int]:
 
 
 @contextmanager
-def _open_plain_file(root: Path, name: str) -> Iterator[BinaryIO]:
+def open_plain_file(root: Path, name: str) -> Iterator[BinaryIO]:
     """Open a plain file below a directory; anything else is an OSError."""
     *folders, last = PurePosixPath(name).parts
     if os.open not in os.supports_dir_fd:  # Windows: checked first, so the agent must have ended
@@ -74,7 +74,7 @@ def sanitize_line(text: str, most: int) -> str:
 def read_untrusted_file(root: Path, name: str, most_bytes: int) -> bytes | None:
     """Return the first bytes of a plain file, or None if there is none."""
     try:
-        with _open_plain_file(root, name) as file:
+        with open_plain_file(root, name) as file:
             return file.read(most_bytes)
     except OSError:
         return None
@@ -83,7 +83,7 @@ def read_untrusted_file(root: Path, name: str, most_bytes: int) -> bytes | None:
 def read_untrusted_slice(root: Path, name: str, begin: int, end: int, most_bytes: int) -> bytes:
     """Return a part of a plain file; of a part over `most_bytes` only the beginning and the end."""
     try:
-        with _open_plain_file(root, name) as file:
+        with open_plain_file(root, name) as file:
             if end - begin <= most_bytes:
                 return read_at(file.fileno(), max(0, end - begin), begin)
             half = most_bytes // 2

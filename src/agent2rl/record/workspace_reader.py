@@ -51,6 +51,8 @@ MOST_BYTES, TINY_BYTES = 64 << 20, 1024
 """Limit of all kept contents. Of further files, in the order of their names, only the hash is kept, except
 for tiny ones."""
 MOST_FILES, MOST_SEEN, MOST_DEPTH = 5_000, 50_000, 24
+PLACEHOLDER = b"agent2rl: not kept: "
+"""How the content of a file begins that was not kept."""
 
 
 @dataclass(frozen=True)
@@ -182,7 +184,7 @@ def make_placeholder(content: bytes) -> bytes:
 
 
 def _format_placeholder(what: str, size: int) -> bytes:
-    return f"agent2rl: not kept: {what}, {size} bytes\n".encode()
+    return PLACEHOLDER + f"{what}, {size} bytes\n".encode()
 
 
 def read_brought_files(mounts: Iterable[tuple[Path, str]]) -> tuple[SnapshotFile, ...]:

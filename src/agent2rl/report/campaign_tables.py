@@ -13,7 +13,8 @@ from agent2rl.analysis.campaigns.comparisons import ComparisonFamily, Heatmap
 from agent2rl.analysis.campaigns.leaderboard import Leaderboard, LeaderboardRow
 from agent2rl.analysis.campaigns.resampling import IntervalEstimate
 from agent2rl.core.grading_records import Interval
-from agent2rl.report import formatting, page_templates, tables
+from agent2rl.core.reproduction import REPRODUCTION_ANSWERS
+from agent2rl.report import formatting, page_templates, reproductions, tables
 from agent2rl.report.export import escape_csv_cell
 
 # The leaderboard, with the same columns for terminals, Markdown and pages.
@@ -24,10 +25,15 @@ MARK = formatting.CONTAMINATED_MARK
 
 def list_columns(board: Leaderboard) -> list[str]:
     kept = ["mode kept"] if _has_restricted_mode(board) else []
+    tried = ["reproduced"] if _has_reproductions(board) else []
     return [
-        *("rank", "entry", "mean gain", "succeeded", "runs", *kept, *board.tasks),
+        *("rank", "entry", "mean gain", "succeeded", "runs", *kept, *tried, *board.tasks),
         *("cost of a run", "time to best", *(["points per $"] if _has_known_price(board) else [])),
     ]
+
+
+def _has_reproductions(board: Leaderboard) -> bool:
+    return any(row.all.reproduced for row in board.rows)
 
 
 def _has_restricted_mode(board: Leaderboard) -> bool:
@@ -41,6 +47,7 @@ def _has_known_price(board: Leaderboard) -> bool:
 
 def build_rows(board: Leaderboard) -> list[list[str]]:
     has_modes, has_prices = _has_restricted_mode(board), _has_known_price(board)
+    has_reproductions = _has_reproductions(board)
     return [
         [
             format_rank(row),
@@ -49,6 +56,7 @@ def build_rows(board: Leaderboard) -> list[list[str]]:
             format_success(row.all),
             format_run_count(row.all),
             *([format_compliance(row.all)] if has_modes else []),
+            *([_format_reproductions(row.all)] if has_reproductions else []),
             *(format_cell(row.by_task.get(task)) for task in board.tasks),
             format_cost(row),
             format_time_to_best(row),
@@ -114,6 +122,8 @@ def table_notes(board: Leaderboard) -> list[str]:
     if many := sum(row.all.compliance.get("broken", 0) for row in board.rows):
         its, it = ("its mode", "It is") if many == 1 else ("their modes", "They are")
         notes.append(f"{tables.pluralize(many, 'run')} broke {its}. {it} counted.")
+    if _has_reproductions(board):
+        notes.append(reproductions.NOTE)
     for level, text in ISOLATION_NOTES.items():
         if many := board.isolation.get(level, 0):
             notes.append(
@@ -181,6 +191,10 @@ def format_compliance(tally: GainTally) -> str:
     unknown = tally.compliance.get("unknown", 0)
     doubts = f" ({unknown} unknown)" if unknown else ""
     return f"{tally.compliance.get('kept', 0)} of {sum(tally.compliance.values())}{doubts}"
+
+
+def _format_reproductions(tally: GainTally) -> str:
+    return reproductions.format_reproduction_counts(tally.reproduced) if tally.reproduced else NONE
 
 
 def mark_name(name: str, contaminated: int) -> str:
@@ -251,6 +265,10 @@ def build_leaderboard_rows(board: Leaderboard) -> Table:
             "excluded": sum(row.all.excluded.values()),
             "contaminated": row.all.contaminated,
             **_describe_compliance(row.all),
+            **{
+                f"runs_{name.replace(' ', '_')}": row.all.reproduced.get(name, 0)
+                for name in REPRODUCTION_ANSWERS
+            },
             "succeeded": row.all.succeeded,
             **describe_figure("success", row.all.success),
             "best_gain": round_value(row.all.best),

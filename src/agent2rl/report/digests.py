@@ -31,7 +31,7 @@ VERSION = 5
 class CachedDigest(Record):
     version: int
     ledger_head: str
-    """Head of the run's ledger when the digest was computed."""
+    """Head of the run's ledger when the digest was computed, and of what was added later, if anything was."""
     digest: RunDigest
 
 
@@ -88,7 +88,12 @@ def cache_digest(paths: RunPaths, new: RunDigest, target: Path) -> None:
 
 
 def _read_ledger_head(paths: RunPaths) -> str:
+    heads = (_read_head_file(paths.ledger_head), _read_head_file(paths.additions_head))
+    return " ".join(filter(None, heads))
+
+
+def _read_head_file(path: Path) -> str:
     try:
-        return paths.ledger_head.read_text(encoding="utf-8").strip()
+        return path.read_text(encoding="utf-8").strip()
     except (OSError, ValueError):
         return ""

@@ -4,6 +4,7 @@ csv       the published columns, which scripts for the published harness read
 jsonl     one object per run: specification, scores with intervals, metrics, route of the best, usage
 parquet   the same, typed, for data frames
 atif      each driven agent's trajectory, in the format that Harbor and others read
+inspect   the agent's transcript and each grading, as logs of Inspect
 """
 
 import csv
@@ -16,6 +17,7 @@ from pathlib import Path
 from pydantic import JsonValue, ValidationError
 
 from agent2rl.analysis.atif import build_trajectory
+from agent2rl.analysis.inspect_log import build_logs
 from agent2rl.core.errors import MachineError, UserError
 from agent2rl.core.records import RunResult
 from agent2rl.core.unix import fcntl
@@ -223,6 +225,15 @@ def write_atif(runs: Sequence[RunPaths], folder: Path) -> int:
     if not count:
         raise UserError("None of these runs has a transcript.", "Only agents driven by an LLM have one.")
     return count
+
+
+def write_inspect_logs(runs: Sequence[RunPaths], folder: Path) -> int:
+    """Write the logs of each run, and return their number."""
+    logs = [log for paths in runs for log in build_logs(read_run(paths))]
+    folder.mkdir(parents=True, exist_ok=True)
+    for log in logs:
+        write_atomically(folder / log.file_name, log.json_text)
+    return len(logs)
 
 
 def _render_published_csv(rows: Iterable[dict[str, str]]) -> str:

@@ -240,6 +240,12 @@ def build_flags(data: ReportData) -> list[HeadlineFlag]:
     if network and network.model_hubs:
         hosts = ", ".join(each.host for each in network.model_hubs)
         flags.append(HeadlineFlag("bad", f"The agent downloaded from a model hub: {hosts}."))
+    again = view.best_reproduction
+    if again and again.answer == "not reproduced":
+        text = tables.describe_reproduction(again)
+        flags.append(HeadlineFlag("bad", f"The best submission, trained again from its code: {text}."))
+    if view.audit and view.audit.flags:
+        flags.append(HeadlineFlag("bad", f"{tables.describe_audit(view.audit)}"))
     if data.findings.contradictions:
         count = tables.pluralize(len(data.findings.contradictions), "claim")
         flags.append(HeadlineFlag("warn", f"The record contradicts {count} by the agent.", "story"))

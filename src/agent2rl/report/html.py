@@ -8,6 +8,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from agent2rl.analysis.findings import AttemptFindings, PrintedCurve
+from agent2rl.core.audit_records import FLAG_NAMES
 from agent2rl.core.records import Rollouts
 from agent2rl.report import formatting, headline, page_templates, run_changes, sections, tables
 from agent2rl.report.report_data import ReportData
@@ -172,6 +173,7 @@ def page(data: ReportData, figures: Mapping[str, str]) -> str:
         compared=run_changes.compare_examples(data),
         limits=run_changes,
         checks=run_integrity_checks(data),
+        flag_names=FLAG_NAMES,
         metrics=sections.build_metric_rows(data.findings.metrics),
         activities=sections.build_activity_rows(data.findings.time),
         trainings=sections.build_training_rows(data),

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Sequence
 
+from agent2rl.core.audit_records import FLAG_NAMES
 from agent2rl.core.grading_records import Contamination
 from agent2rl.record.reader import RunView
 from agent2rl.report import formatting, headline, sections, tables
@@ -79,6 +80,7 @@ def page(data: ReportData) -> str:
         ],
         ["## Compliance and integrity", "", *_render_checks(data)],
         _render_contamination(data.view),
+        _render_audit(data.view),
         _render_evidence(data),
     ]
     return "\n\n".join("\n".join(part).rstrip("\n") for part in parts if part) + "\n"
@@ -95,6 +97,23 @@ _HEADINGS = {
 def _render_prose(text: str) -> list[str]:
     lines = [_escape_cell(line, LINE) for line in text.split("\n")]
     return lines if any(lines) else ["Nothing to report yet."]
+
+
+def _render_audit(view: RunView) -> list[str]:
+    """Render the flags of the last audit with the quotes that were found in the record."""
+    audit = view.audit
+    if audit is None or not audit.flags:
+        return []
+    lines = ["## Audit", "", f"By {_escape_cell(audit.judge)}. It may be wrong, and changes no score.", ""]
+    for flag in audit.flags:
+        by = f"{flag.votes} of {audit.votes} votes" if flag.votes else "by rule"
+        said = " ".join(_escape_cell(text) for text in flag.statements)
+        lines.append(f"- **{FLAG_NAMES[flag.kind]}** ({by}). {said}".rstrip())
+        lines += [
+            f"  - {_escape_cell(quote.document)}, line {quote.line}: {_escape_cell(quote.text, LINE)}"
+            for quote in flag.quotes
+        ]
+    return lines
 
 
 def _render_llm_summary(data: ReportData) -> list[str]:

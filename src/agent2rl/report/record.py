@@ -7,8 +7,10 @@ import json
 from typing import Self
 
 from agent2rl.analysis.findings import Findings
+from agent2rl.core.audit_records import Audit
 from agent2rl.core.grading_records import Contamination, EvalScore, Submission
 from agent2rl.core.records import Record, RunResult, RunSpec
+from agent2rl.core.reproduction import Reproduction
 from agent2rl.core.self_reports import AttemptClaims
 from agent2rl.record.reader import State
 from agent2rl.report.report_data import LlmSummary, ReportData
@@ -29,9 +31,13 @@ class RunReport(Record):
     result: RunResult | None
     """None while the run is in progress, or if it crashed."""
     findings: Findings
+    reproductions: tuple[Reproduction, ...] = ()
+    """Attempts to train a submission again from its recorded code, oldest first."""
     claims: AttemptClaims | None
     """The agent's own account, which is not trusted."""
     llm_summary: LlmSummary | None
+    audit: Audit | None = None
+    """What a panel of judges said of the run; None if there was no audit. It changes no score."""
     record_fault: str | None
     """Where the ledger's hash chain first breaks; None if it is intact."""
     notes: tuple[str, ...]
@@ -50,8 +56,10 @@ class RunReport(Record):
             contaminated=view.contaminated,
             result=view.result,
             findings=data.findings,
+            reproductions=view.reproductions,
             claims=data.claims,
             llm_summary=data.llm_summary,
+            audit=view.audit,
             record_fault=view.chain.fault,
             notes=(*view.notes, *data.notes),
         )

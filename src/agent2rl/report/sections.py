@@ -188,7 +188,9 @@ def run_integrity_checks(data: ReportData) -> list[IntegrityCheck]:
         *_check_network(data),
         _check_contamination(data),
         _check_lineage(data),
+        *_check_audit(data),
         *_check_rollouts(data),
+        *_check_reproductions(data),
         _check_files(data),
     ]
 
@@ -265,12 +267,36 @@ def _check_lineage(data: ReportData) -> IntegrityCheck:
         return IntegrityCheck("Origin of the weights", "plain", "none submitted", "Nothing was submitted.")
     tone: Tone = "bad" if counts["foreign"] else "warn" if counts["unknown"] else "good"
     verdict = "foreign" if counts["foreign"] else "partly unknown" if counts["unknown"] else "known"
+    text = f"{listed}, of {tables.pluralize(counts.total(), 'submission')}"
     return IntegrityCheck(
-        "Origin of the weights",
-        tone,
-        verdict,
-        f"{listed}, of {tables.pluralize(counts.total(), 'submission')}",
+        "Origin of the weights", tone, verdict, "; ".join([text, *_describe_siblings(data)])
     )
+
+
+def _describe_siblings(data: ReportData) -> list[str]:
+    """Name the known siblings that submissions look like; if there are none, the closest one."""
+    distances = data.view.sibling_distances
+    alike = [(number, each) for number, each in distances if each.alike]
+    if alike:
+        return [f"submission {number} looks like {tables.describe_sibling(each)}" for number, each in alike]
+    known = [(number, each) for number, each in distances if each.cosine is not None]
+    if not known:
+        return []
+    number, closest = max(known, key=lambda one: one[1].cosine or 0.0)
+    return [f"the closest to a known sibling is submission {number}: {tables.describe_sibling(closest)}"]
+
+
+def _check_audit(data: ReportData) -> list[IntegrityCheck]:
+    """Check the flags of the last audit, if there was one. No flags do not mean that there is nothing."""
+    audit = data.view.audit
+    if audit is None:
+        return []
+    text = tables.describe_audit(audit)
+    if audit.flags:
+        return [IntegrityCheck("Audit by a judge", "bad", "flags" if audit.done else "not audited", text)]
+    if not audit.done:
+        return [IntegrityCheck("Audit by a judge", "warn", "not audited", text)]
+    return [IntegrityCheck("Audit by a judge", "plain", "no flags", text)]
 
 
 def _check_rollouts(data: ReportData) -> list[IntegrityCheck]:
@@ -293,6 +319,20 @@ def _check_rollouts(data: ReportData) -> list[IntegrityCheck]:
     if not rollouts.replayed.episodes:
         return [IntegrityCheck("Claimed episodes", "plain", "not verified", text)]
     return [IntegrityCheck("Claimed episodes", "good", "replayed", text)]
+
+
+def _check_reproductions(data: ReportData) -> list[IntegrityCheck]:
+    """Show the last attempt to reproduce each submission, if there was any."""
+    tones: dict[str, Tone] = {"reproduced": "good", "not reproduced": "bad", "cannot": "warn"}
+    return [
+        IntegrityCheck(
+            f"Submission {number}, trained again",
+            tones[each.answer],
+            each.answer,
+            tables.describe_reproduction(each).removeprefix(each.answer).removeprefix(": "),
+        )
+        for number, each in sorted(data.view.latest_reproductions.items())
+    ]
 
 
 def _check_files(data: ReportData) -> IntegrityCheck:

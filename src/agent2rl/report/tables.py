@@ -1,10 +1,12 @@
 """Tables about one run as rows of text, for terminals and pages."""
 
+from agent2rl.core.audit_records import FLAG_NAMES, Audit
 from agent2rl.core.grading_records import (
     ContaminationSummary,
     EvalScore,
     Interval,
     JudgeUsage,
+    SiblingDistance,
     Submission,
     describe_kept_weights,
 )
@@ -22,6 +24,7 @@ from agent2rl.core.records import (
     RunSpec,
     TimeBreakdown,
 )
+from agent2rl.core.reproduction import Reproduction
 from agent2rl.record.reader import RunView
 
 Rows = list[tuple[str, ...]]
@@ -74,16 +77,48 @@ def build_headline_rows(view: RunView, played: Rollouts | None = None) -> Rows:
     elif played:
         rows += build_rollout_rows(played)
         rows.append(("environment steps", describe_step_budget(played, spec.budget)))
+    if view.audit:
+        rows.append(("audit", describe_audit(view.audit)))
     if view.submissions:
         rows.append(("weights kept", describe_kept_weights(view.submissions)))
     if view.warning:
         rows.append(("WARNING", view.warning))
+    rows += [
+        (f"submission {number} again", describe_reproduction(each))
+        for number, each in sorted(view.latest_reproductions.items())
+    ]
     rows += _build_sampling_rows(view)
     rows += _build_judging_rows(view)
     if view.chain.fault:
         rows.append(("record", f"INTEGRITY CHECK FAILED: {view.chain.fault}"))
     rows += [("note", note) for note in view.notes]
     return rows
+
+
+def describe_audit(audit: Audit) -> str:
+    """Say what an audit raised, or why it was not done. It changes no score."""
+    by_votes = [flag for flag in audit.flags if flag.votes]
+    raised = [f"{FLAG_NAMES[flag.kind]} ({flag.votes} of {audit.votes} votes)" for flag in by_votes]
+    raised += [f"{FLAG_NAMES[flag.kind]} (by rule)" for flag in audit.flags if not flag.votes]
+    parts = [f"Raised: {', '.join(raised)}"] if raised else []
+    if not audit.done:
+        parts.insert(0, f"Not audited by {audit.judge}: {audit.reason.rstrip('.')}")
+        return ". ".join(parts) + "."
+    parts = parts or ["Nothing was raised by a majority"]
+    minority = ", ".join(f"{FLAG_NAMES[flag.kind]} ({flag.votes})" for flag in audit.minority)
+    parts += [f"By fewer votes: {minority}"] if minority else []
+    unread = [each.name for each in audit.documents if each.read < each.characters]
+    parts += [f"Not read in full: {', '.join(unread[:5])}"] if unread else []
+    return f"{'. '.join(parts)}. {audit.valid_votes} of {audit.votes} votes of {audit.judge} are valid."
+
+
+def describe_sibling(distance: SiblingDistance) -> str:
+    """Name a sibling of the base model with a submission's distances to it."""
+    shares = (("matrices alike", distance.matched), ("of its change", distance.share))
+    figures = [f"{value:.0%} {name}" for name, value in shares if value is not None]
+    numbers = (("cosine", distance.cosine), ("norms", distance.norms), ("apart", distance.apart))
+    figures += [f"{name} {value:.2f}" for name, value in numbers if value is not None]
+    return f"{distance.name} ({', '.join(figures)})"
 
 
 def describe_protocol(spec: RunSpec) -> str:
@@ -257,7 +292,7 @@ def _build_sampling_rows(view: RunView) -> Rows:
     for name in scores[-1].metrics if scores else ():
         if "@" not in name or name.endswith(f"@{scores[-1].how.get('samples')}"):
             values = [f"{score.metrics[name]:.2f}" for score in scores if name in score.metrics]
-            rows.append((name, f"{' → '.join(values)} ({scores[-1].split})"))
+            rows.append((name, f"{' → '.join(values)} ({scores[-1].split}; does not rank)"))
     return rows
 
 
@@ -381,6 +416,21 @@ def format_bytes(count: float) -> str:
 def list_messages(view: RunView) -> Rows:
     """Return the messages that the agent got with its verdicts."""
     return [(str(submission.id), submission.message) for submission in view.submissions if submission.message]
+
+
+def describe_reproduction(each: Reproduction) -> str:
+    """Return the answer and both figures in one line."""
+    figures = ""
+    if each.original and each.retrained and each.difference:
+        split = "held-out" if each.split == "heldout" else each.split
+        difference = f"{each.difference.improvement:+.2f} {format_interval(each.difference.ci)}"
+        figures = (
+            f": {format_score(each.original)} originally, {format_score(each.retrained)} "
+            f"retrained ({split}), difference {difference}"
+        )
+        figures += ", the same weights" if each.same_weights else ""
+    reason = f" ({each.reason})" if each.reason and figures else f": {each.reason}" if each.reason else ""
+    return f"{each.answer}{figures}{reason}"
 
 
 def format_score(score: EvalScore) -> str:

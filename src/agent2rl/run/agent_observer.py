@@ -13,11 +13,10 @@ blocked command line, GPU driver or file tree cannot delay it. An error here is 
 observation.
 """
 
-import shlex
 import threading
 import time
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from queue import Empty, Full, Queue
@@ -32,10 +31,16 @@ from agent2rl.record.revisions import Revision, RevisionRecorder
 from agent2rl.record.untrusted_files import sanitize_line
 from agent2rl.record.workspace_reader import CODE, WorkspaceReader, WorkspaceWatcher, read_brought_files
 from agent2rl.run.machine import GpuSampler
+from agent2rl.run.process_commands import (
+    GIVEN_VARIABLE,
+    LONGEST_COMMAND,
+    CommandLine,
+    read_command_line,
+    select_variables,
+)
 
 # The agent's processes: starts, ends and resource use between snapshots.
 
-LONGEST_COMMAND, READ_BYTES = 2000, 8192
 MOST_EVENTS, MOST_BRIEF, MOST_BUSY = 20_000, 2_000, 5_000
 """Limits of one run: all events; processes seen in only one snapshot; and, beyond the first limit, processes
 that are busy for long."""
@@ -52,7 +57,7 @@ class _MonitoredProcess:
 
     last: Process
     seen_at: float
-    command: str
+    command: CommandLine
     peak_bytes: int
     times_recorded: int = 0
     """How often its command was recorded."""
@@ -67,6 +72,8 @@ class ProcessMonitor:
         self._recorder = recorder
         self._lives: dict[int, _MonitoredProcess] = {}
         self._room, self._brief_room, self._busy_room = MOST_EVENTS, MOST_BRIEF, MOST_BUSY
+        self._given: Mapping[str, str] | None = None
+        """The environment that the agent was started with."""
         self._warned: set[str] = set()
 
     def update_processes(self, members: Sequence[Process], at: float) -> float:
@@ -80,8 +87,8 @@ class ProcessMonitor:
     def _update_process(self, process: Process, at: float) -> float:
         life = self._lives.get(process.pid)
         if life is None:
-            text = read_command_line(process.pid) if self._brief_room else ""
-            self._lives[process.pid] = _MonitoredProcess(process, at, text, process.resident_bytes)
+            command = read_command_line(process.pid) if self._brief_room else CommandLine()
+            self._lives[process.pid] = _MonitoredProcess(process, at, command, process.resident_bytes)
             return process.cpu_seconds + process.waited_seconds
         waited = process.waited_seconds - life.last.waited_seconds
         used = process.cpu_seconds - life.last.cpu_seconds + max(0.0, waited - life.owed)
@@ -95,12 +102,13 @@ class ProcessMonitor:
         """Record a command at its second snapshot: before exec, a process has its parent's command line."""
         if life.times_recorded == 0:
             if self._reserve_event_slots(life):
-                life.command = read_command_line(life.last.pid) or life.command
+                command = read_command_line(life.last.pid)
+                life.command = command if command.text else life.command
                 self._record_start(life)
         elif life.name != life.last.name and life.times_recorded < MOST_NAMES:
-            text = read_command_line(life.last.pid)
-            if text and text != life.command and self._reserve_event_slots(life):
-                life.command = text
+            command = read_command_line(life.last.pid)
+            if command.text and command.text != life.command.text and self._reserve_event_slots(life):
+                life.command = command
                 self._record_start(life)
             life.name = life.last.name
 
@@ -143,25 +151,20 @@ class ProcessMonitor:
         last = life.last
         life.times_recorded, life.name = life.times_recorded + 1, last.name
         name = sanitize_line(last.name, LONGEST_COMMAND)
+        command = life.command
+        if self._given is None and GIVEN_VARIABLE in (command.environment or {}):  # the agent itself
+            self._given = command.environment
         began = ProcessStart(
             pid=last.pid,
             began=last.began,
             parent=last.parent,
             name=name,
-            command=life.command or f"[{name}]",
+            command=command.text or f"[{name}]",
+            exact=command.exact,
+            directory=command.directory,
+            environment=select_variables(self._given, command.environment),
         )
         self._recorder.record_event("began", **began.model_dump())
-
-
-def read_command_line(pid: int) -> str:
-    """Return a shortened command line in shell syntax; empty if it cannot be read."""
-    try:
-        with open(f"/proc/{pid}/cmdline", "rb", buffering=0) as file:
-            raw = file.read(READ_BYTES)
-    except OSError:
-        return ""
-    text = raw.decode(errors="replace").rstrip("\0")
-    return sanitize_line(shlex.join(text.split("\0")), LONGEST_COMMAND) if text else ""
 
 
 # Revisions of the agent's code, taken whenever it changes.

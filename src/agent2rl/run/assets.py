@@ -37,6 +37,7 @@ from agent2rl.core.sandbox import Sandbox
 from agent2rl.core.task import DataFolder, Example, Splits, Task
 from agent2rl.grading.base_model import BaseModel, read_base_model
 from agent2rl.grading.file_hashes import FileHashCache
+from agent2rl.grading.fingerprint import Fingerprint
 from agent2rl.grading.freeze import compute_manifest
 from agent2rl.grading.grading_child import EvaluatorFolder, SplitFile
 from agent2rl.grading.worker import ExampleRow
@@ -44,6 +45,7 @@ from agent2rl.record.files import sha256_file, sha256_text
 from agent2rl.run.directory_cache import build_once, store_by_content, write_if_changed
 from agent2rl.run.expert_help import apply_expert_help
 from agent2rl.run.machine import read_free_disk_bytes
+from agent2rl.run.sibling_files import load_siblings
 from agent2rl.run.task_data import load_task_data
 from agent2rl.training.demonstrations import format_demonstrations
 
@@ -262,6 +264,8 @@ class Assets:
     """The file of demonstrations; empty if the run has none."""
     evaluator_folders: Mapping[str, EvaluatorFolder]
     """What grading children see beside the examples, by name."""
+    siblings: tuple[Fingerprint, ...] = ()
+    """Models that no submission may look like."""
 
 
 def load_assets(
@@ -300,8 +304,18 @@ def load_assets(
         Asset(name=f"beside {name}", source=source, sha256=folder.sha256)
         for name, folder in evaluator_folders.items()
     ]
+    siblings = load_siblings(spec.siblings, cache, base)
+    records += [Asset(name=each.asset_name, source="", sha256=each.sha256) for each in siblings]
     return Assets(
-        base, loaded.train, loaded.folders, splits, tuple(records), whole, demonstrations, evaluator_folders
+        base,
+        loaded.train,
+        loaded.folders,
+        splits,
+        tuple(records),
+        whole,
+        demonstrations,
+        evaluator_folders,
+        siblings,
     )
 
 

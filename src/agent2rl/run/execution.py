@@ -39,6 +39,7 @@ from agent2rl.run.assets import Assets
 from agent2rl.run.driver_session import DriverSession
 from agent2rl.run.grading_proxy_setup import GradingProxyOptions, OpenedGradingProxy, open_grading_proxy
 from agent2rl.run.private_places import PrivateSandbox
+from agent2rl.run.recorded_code import CodeReplay
 from agent2rl.run.run_steps import RunOutcome
 from agent2rl.run.settings import Settings
 from agent2rl.run.workspace import INSTRUCTIONS_VERSION
@@ -54,11 +55,22 @@ class FinishedRun:
     """The hash that pins the whole record, including this result."""
 
 
-def start_run(spec: RunSpec, settings: Settings, notify: Notify, stop: threading.Event) -> FinishedRun:
-    """Execute a new run. Set `stop` to end it early with the results so far."""
+def start_run(
+    spec: RunSpec,
+    settings: Settings,
+    notify: Notify,
+    stop: threading.Event,
+    replay: CodeReplay | None = None,
+) -> FinishedRun:
+    """Execute a new run. Set `stop` to end it early with the results so far.
+
+    With `replay`, recorded code runs in place of the agent.
+    """
     profile = registry.find_profile(spec.task, spec.protocol)
     spec = spec.model_copy(update={"instructions_version": INSTRUCTIONS_VERSION, "profile": profile})
-    return _execute_run(spec, settings, stop, lambda: Recorder.create(settings.runs, spec, notify))
+    return _execute_run(
+        spec, settings, stop, lambda: Recorder.create(settings.runs, spec, notify), replay=replay
+    )
 
 
 def resume_run(paths: RunPaths, settings: Settings, notify: Notify, stop: threading.Event) -> FinishedRun:
@@ -80,9 +92,10 @@ def _execute_run(
     stop: threading.Event,
     open_recorder: Callable[[], Recorder],
     resuming: bool = False,
+    replay: CodeReplay | None = None,
 ) -> FinishedRun:
     task = apply_prompts(registry.find_task(spec.task).apply_profile(spec.profile), spec.prompts)
-    agent = registry.find_agent(spec.agent)
+    agent = replay.agent if replay else registry.find_agent(spec.agent)
     if spec.sandbox != AUTO_SANDBOX:
         registry.find_sandbox(spec.sandbox)
     registry.require_loader(spec.engine)
@@ -107,6 +120,7 @@ def _execute_run(
             network_setup,
             proxy,
             leave_open_on_error=resuming,
+            replay=replay,
         )
         try:
             prepared = _prepare_run(run)
@@ -149,6 +163,8 @@ class _ActiveRun:
     proxy: OpenedGradingProxy
     leave_open_on_error: bool
     """Whether an error leaves the run open, to be resumed again, instead of closing it as failed."""
+    replay: CodeReplay | None = None
+    """The recorded code that runs in place of the agent, if it does."""
 
 
 @dataclass(frozen=True)
@@ -168,9 +184,14 @@ def _prepare_run(run: _ActiveRun) -> _PreparedRun:
     """Do everything that comes before the agent's time: self-test, inputs, workspace, baseline."""
     spec, task, settings, recorder = run.spec, run.task, run.settings, run.recorder
     sandbox, run.outcome.isolation = run_steps.prepare_sandbox(spec, settings, recorder)
+    if run.replay:
+        run.replay.require_isolation(run.outcome.isolation)
+        sandbox = replace(sandbox, places=sandbox.places.with_records(run.replay.hidden))
     python = run_steps.prepare_python(spec, sandbox, recorder)
     assets = run_steps.prepare_assets(spec, task, sandbox, settings, recorder)
     run.outcome.assets = assets.records
+    if run.replay:
+        run.replay.require_same_assets(assets.records)
     sandbox = replace(sandbox, places=sandbox.places.with_assets(assets))
     agent_package = run_steps.install_agent(spec, run.agent, settings, recorder)
     brief = run_steps.prepare_workspace(spec, task, sandbox, assets, python, settings, recorder)
@@ -200,7 +221,7 @@ def _run_agent(run: _ActiveRun, prepared: _PreparedRun) -> GradingService:
         on_accept=revisions.pin_submission,
         on_submit=lambda service: _update_run_meta(run, service),
         clock=AgentClock(spec.budget, spec.clock, agent_gpus, recorder.resume_state),
-        keep=spec.keep,
+        keep="all" if run.replay else spec.keep,  # which one counts is known at the end
     )
     with (
         serve_on_socket(create_grading_app(service, task.id, task.world is not None)) as grading_socket,
@@ -220,6 +241,8 @@ def _run_agent(run: _ActiveRun, prepared: _PreparedRun) -> GradingService:
     run.outcome.network = run.network_setup.usage
     run.outcome.rollouts = service.meter.close() if task.world else None
     run.outcome.record_agent_end(agent_end, driver, service)
+    if run.replay:
+        run.outcome.best = run.replay.choose(service.list_submissions(), prepared.brief.workspace)
     return service
 
 
@@ -292,6 +315,8 @@ def _finish_run(run: _ActiveRun, prepared: _PreparedRun, service: GradingService
     given_texts = workspace.list_given_texts(run.task, prepared.brief, prepared.assets)
     scan = ContaminationScan(prepared.grading_child, paths.workspace, given_texts)
     run_steps.scan_for_contamination(run.outcome, scan, recorder, run.stop)
+    if run.replay and not run.replay.heldout:
+        return
     run_steps.grade_heldout(run.outcome, prepared.baseline_grader, service.grader, recorder, run.stop)
 
 

@@ -1,17 +1,20 @@
 """Check whether this machine can run with a base model, by its headers alone: before anything slow.
 
 permissions   the sandbox must be able to read every file
-disk          a submission is copied, so at least one copy must fit beside the agent's own files
+disk          a submission is copied, so at least one copy must fit beside the agent's own files,
+              and all that --keep keeps should
 gpu memory    the weights must fit in what is free of the GPUs that grade
 """
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from agent2rl.core.errors import MachineError, Refusal, UserError
+from agent2rl.core.records import KeptWeights
 from agent2rl.grading.file_copy import can_share_blocks
-from agent2rl.grading.service import SPARE_BYTES
+from agent2rl.grading.service import MOST_SUBMISSIONS, SPARE_BYTES
 from agent2rl.grading.untrusted_model_files import DTYPE_BYTES, read_tensors
 from agent2rl.run import machine
 from agent2rl.run.assets import (
@@ -29,6 +32,20 @@ BFLOAT16_BYTES = 2
 """Engines run on GPUs in bfloat16, whatever precision the files have."""
 
 
+@dataclass(frozen=True)
+class CopyPlan:
+    """How many copies of submissions a run may have on the disk at once."""
+
+    keep: KeptWeights = "best"
+    max_submissions: int | None = None
+
+    @property
+    def most(self) -> int:
+        if self.keep == "all":
+            return min(self.max_submissions or MOST_SUBMISSIONS, MOST_SUBMISSIONS)
+        return GRADED_COPIES
+
+
 def check_base_model(name: str, settings: Settings, sandbox: str) -> Iterator[PreflightFinding]:
     """Check the base model of a name; one that is not downloaded yet is not checked."""
     if not is_model_here(name, settings.cache):
@@ -40,7 +57,12 @@ def check_base_model(name: str, settings: Settings, sandbox: str) -> Iterator[Pr
 
 
 def check_model(
-    directory: Path, runs: Path, sandbox: str, engine: str, gpus: Sequence[str]
+    directory: Path,
+    runs: Path,
+    sandbox: str,
+    engine: str,
+    gpus: Sequence[str],
+    copies: CopyPlan | None = None,
 ) -> Iterator[PreflightFinding]:
     """Yield findings about a base model that is in a directory; nothing of its weights is read."""
     unreadable = _find_unreadable(directory, by_others=sandbox != "local" and os.geteuid() == 0)
@@ -60,7 +82,7 @@ def check_model(
     size = sum(tensor.parameters * DTYPE_BYTES[tensor.dtype] for tensor in tensors)
     detail = f"{parameters / 1e9:.2f} billion parameters, {format_gigabytes(size)}, readable"
     yield PreflightFinding("model", "ok", detail)
-    yield _check_disk(size, runs)
+    yield _check_disk(size, runs, copies or CopyPlan())
     if engine.partition(":")[0] in ("transformers", "vllm") and (memory := machine.read_gpu_memory(gpus)):
         together = engine.startswith("vllm")
         yield _check_gpu_memory(BFLOAT16_BYTES * parameters, memory, together)
@@ -91,7 +113,7 @@ def _find_unreadable(directory: Path, by_others: bool) -> Path | None:
     return None
 
 
-def _check_disk(size: int, runs: Path) -> PreflightFinding:
+def _check_disk(size: int, runs: Path, copies: CopyPlan) -> PreflightFinding:
     free, copy = machine.read_free_disk_bytes(runs), size + SPARE_BYTES
     detail = (
         f"{format_gigabytes(free)} free for runs; the copy of a submission takes {format_gigabytes(copy)}"
@@ -101,13 +123,19 @@ def _check_disk(size: int, runs: Path) -> PreflightFinding:
     if free < copy:
         hint = "Free some space, or keep runs elsewhere with --runs-dir."
         return PreflightFinding("disk", "broken", detail, hint)
-    wanted = GRADED_COPIES * size + SPARE_BYTES
+    wanted = copies.most * size + SPARE_BYTES
     if free < wanted:
-        hint = (
-            f"The best submission and the next one take {format_gigabytes(wanted)}, beside the agent's files."
-        )
-        return PreflightFinding("disk", "missing", detail, hint)
+        return PreflightFinding("disk", "missing", detail, _explain_short_disk(copies, wanted, free, size))
     return PreflightFinding("disk", "ok", detail)
+
+
+def _explain_short_disk(copies: CopyPlan, wanted: int, free: int, size: int) -> str:
+    if copies.keep == "all":
+        fitting = (free - SPARE_BYTES) // size
+        return (
+            f"--keep all keeps up to {copies.most} submissions, and {fitting} fit, beside the agent's files."
+        )
+    return f"The best submission and the next one take {format_gigabytes(wanted)}, beside the agent's files."
 
 
 def _check_gpu_memory(needed: int, memory: dict[str, machine.GpuMemory], together: bool) -> PreflightFinding:

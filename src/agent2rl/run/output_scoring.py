@@ -79,7 +79,7 @@ def grade_outputs(
                 file.writelines(json.dumps(row) + "\n" for row in rows)
         ready = replace(
             child,
-            settings=EvalSettings(samples=samples),
+            settings=child.settings.model_copy(update={"samples": samples}),
             splits={"feedback": write_split_file(examples, home / "examples")},
         )
         try:
@@ -220,7 +220,12 @@ def _join_episode_actions(row: dict[str, Any]) -> str:
     turns = row.get("trajectory")
     if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
         return ""
-    return "\n".join(str(turn.get("action")) for turn in turns[1:])
+    return join_actions([str(turn.get("action")) for turn in turns])
+
+
+def join_actions(actions: Sequence[str]) -> str:
+    """Return the actions of an episode, one per line. The first turn of a trajectory has none."""
+    return "\n".join(actions[1:])
 
 
 def _read_text_field(row: dict[str, Any], what: str, place: str) -> str:

@@ -41,6 +41,10 @@ class PrivatePlaces:
             return (*self.records, *_exclude_mounted(self.sources, mounts))
         return (*self.records, *self.sources, *_exclude_mounted(self.imports, mounts))
 
+    def with_records(self, records: Iterable[Path]) -> "PrivatePlaces":
+        """Add further runs directories."""
+        return replace(self, records=(*self.records, *records))
+
     def with_assets(self, assets: Assets) -> "PrivatePlaces":
         """Add the prepared splits and folders themselves, in case the cache links to them."""
         splits = tuple(split.path.parent for split in assets.splits.values())
@@ -54,7 +58,7 @@ def find_private_places(settings: Settings, spec: RunSpec | None = None) -> Priv
     if spec:
         search, _, searched = (spec.search or "").partition(":")
         task, _, folder = spec.task.partition(":")
-        files = (spec.record_driver, spec.replay_driver, spec.record_searches)
+        files = (spec.record_driver, spec.replay_driver, spec.record_searches, *spec.siblings)
         records += [Path(file) for file in (*files, searched if search == "replay" else None) if file]
         folder = folder if task in registry.TASK_FOLDER_KINDS else ""
         folders = (spec.data_dir, folder, searched if search == "local" else "")

@@ -7,7 +7,7 @@ import threading
 import time
 import traceback
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Self
 
@@ -232,7 +232,10 @@ def prepare_assets(
 
     def check_model(directory: Path) -> None:
         gpus = machine.list_visible_gpus(settings.gpus)
-        findings = model_preflight.check_model(directory, settings.runs, spec.sandbox, spec.engine, gpus)
+        copies = model_preflight.CopyPlan(spec.keep, spec.budget.submissions)
+        findings = model_preflight.check_model(
+            directory, settings.runs, spec.sandbox, spec.engine, gpus, copies
+        )
         model_preflight.require_model_fits(findings, lambda text: recorder.record_event("warning", text=text))
 
     assets = load_assets(
@@ -246,7 +249,12 @@ def prepare_assets(
     recorded = recorder.resume_state.assets
     if not recorded:
         recorder.record_entry("assets", assets=[record.model_dump() for record in assets.records])
-    elif changed := [asset.name for asset in recorded if asset not in assets.records]:
+        return assets
+    known = {asset.name for asset in recorded}
+    assets = replace(  # a fingerprint that came into the cache since is not for this run
+        assets, siblings=tuple(each for each in assets.siblings if each.asset_name in known)
+    )
+    if changed := [asset.name for asset in recorded if asset not in assets.records]:
         raise UserError(
             f"These inputs changed since the run began: {', '.join(changed)}.",
             "Restore the original inputs, then resume again. The ledger has their hashes.",
@@ -368,6 +376,7 @@ def make_grading_setup(
         baseline=baseline,
         child=child,
         gpus=assign_gpus(spec, settings).grading,
+        siblings=assets.siblings,
     )
 
 

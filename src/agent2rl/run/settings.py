@@ -5,10 +5,13 @@ There are two exceptions: programs in a sandbox read the variables that they get
 """
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+SECRET_NAME = re.compile(r"(?:^|_)(?:API_?KEY|KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)(?:$|_)", re.I)
+URL_PASSWORD = re.compile(r"://[^\s/:@]+:([^\s/@]+)@")
 REGISTRIES = ("pypi", "npm", "conda", "debian")
 
 
@@ -62,6 +65,22 @@ def read_settings() -> Settings:
 def read_secrets(names: Iterable[str]) -> dict[str, str]:
     """Return the named variables that are set; an agent gets no others."""
     return {name: os.environ[name] for name in names if os.environ.get(name)}
+
+
+def read_user_secrets() -> dict[str, str]:
+    """Return every variable whose name says that it is secret, and the passwords of URLs in variables.
+
+    Only for finding them in what is about to be published.
+    """
+    secrets = {
+        name: value
+        for name, value in os.environ.items()
+        if SECRET_NAME.search(name) and not value.startswith(("/", "~", "."))
+    }
+    for name, value in os.environ.items():
+        if match := URL_PASSWORD.search(value):
+            secrets[f"the password in {name}"] = match[1]
+    return secrets
 
 
 def _read_mirrors() -> dict[str, tuple[str, ...]]:

@@ -23,14 +23,14 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import get_args
+from typing import Self, get_args
 
 from agent2rl.core.errors import MachineError
 from agent2rl.core.records import Isolation
 from agent2rl.core.sandbox import Command, Enclosure, Exit, Mount, Process, Role, Sandbox
 from agent2rl.core.system_packages import suggest_install
 from agent2rl.sandboxes import resource_limits, seccomp, selftest, supervise, view
-from agent2rl.sandboxes.gpu_devices import renumber_visible_gpus
+from agent2rl.sandboxes.gpu_devices import list_device_mounts, renumber_visible_gpus
 from agent2rl.sandboxes.supervise import (
     SandboxStart,
     make_inside_command,
@@ -45,6 +45,8 @@ FLAGS = (
 )
 DROP = ("--clear-groups", "--no-new-privs", "--inh-caps=-all", "--bounding-set=-all", "--")
 ROLES = get_args(Role)
+DEVICES = PurePosixPath("/dev")
+PROC_READ_ONLY = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus")
 OWN_PROCESSES = 2  # bwrap's first process inside, and inside.py
 SECONDS_TO_DIE = 30.0
 
@@ -63,9 +65,10 @@ class BubblewrapSandbox:
         user = choose_user(enclosure.role)
         mounts = supervise.collect_mounts(command, enclosure)
         command = renumber_visible_gpus(command, enclosure.gpus)
-        _prepare_mounts(enclosure, mounts, user)
-        with view.FileSystemView(enclosure.hidden) as seen, BwrapStatus() as status:
+        prepare_mounts(enclosure, mounts, user)
+        with BwrapView(enclosure.hidden) as seen, BwrapStatus() as status:
             sockets = view.build_view(seen, enclosure, mounts, user.uid, user.make_drop_command()[:1])
+            seen.make_read_only()
             filter_file = seen.open_memory_file(seccomp.build_filter())
             descriptor_flags = ("--seccomp", filter_file, "--json-status-fd", str(status.writer))
             flags = (*FLAGS, *user.make_bwrap_flags(program), *descriptor_flags)
@@ -85,7 +88,7 @@ class BubblewrapSandbox:
                 plan={
                     **make_inside_plan(command, str(view.HOME), str(view.TEMPORARY), enclosure.python),
                     "sockets": sockets,
-                    "limits": _make_rlimits(enclosure.limits.processes),
+                    "limits": make_rlimits(enclosure.limits.processes),
                 },
                 members=_list_members,
                 own_processes=OWN_PROCESSES,
@@ -155,7 +158,7 @@ def _read_help(program: str) -> str:
     return subprocess.run([program, "--help"], capture_output=True, text=True, check=False).stdout
 
 
-def _prepare_mounts(enclosure: Enclosure, mounts: Iterable[Mount], user: SandboxUser) -> None:
+def prepare_mounts(enclosure: Enclosure, mounts: Iterable[Mount], user: SandboxUser) -> None:
     """Create mount sources and mount points, and make a dropped user the owner of all it may write."""
     writable = [enclosure.workspace, enclosure.scratch]
     for name in ("home", "tmp"):
@@ -202,15 +205,106 @@ def _change_owner(tree: Path, uid: int) -> None:
             os.lchown(Path(directory, name), uid, uid)
 
 
-def _make_rlimits(processes: int) -> dict[str, int]:
-    """Return the rlimits. RLIMIT_NPROC counts threads too, so it is generous: it only has to stop a fork
-    bomb between two limit checks."""
-    threads = 4 * processes + 512 * (os.cpu_count() or 1)
-    return {"RLIMIT_NPROC": threads, "RLIMIT_NOFILE": 65536, "RLIMIT_CORE": 0}
+def make_rlimits(processes: int) -> dict[str, int]:
+    return {"RLIMIT_NPROC": count_threads(processes), "RLIMIT_NOFILE": 65536, "RLIMIT_CORE": 0}
+
+
+def count_threads(processes: int) -> int:
+    """Return a generous number of threads: it only has to stop a fork bomb between two limit checks."""
+    return 4 * processes + 512 * (os.cpu_count() or 1)
 
 
 def _list_members(started: int) -> list[Process]:
     return resource_limits.find_descendants({started}, resource_limits.list_processes())
+
+
+class BwrapView(view.FileSystemView):
+    """Collects bwrap arguments and the files they refer to, which are closed when the context ends.
+
+    Every parent directory is created explicitly with mode 0755, because bwrap itself would use 0700.
+    """
+
+    def __init__(self, hidden: Iterable[Path]) -> None:
+        super().__init__(hidden)
+        self.arguments: list[str] = []
+        self.descriptors: list[int] = []
+        self._made = {PurePosixPath("/")}
+        self._covers: list[PurePosixPath] = []
+
+    def add_bind(self, source: Path, target: PurePosixPath, writable: bool) -> None:
+        self._make_directory(target.parent)
+        self._add_arguments("--bind" if writable else "--ro-bind", source, target)
+        # The mount replaces what was created or covered there before.
+        self._made = {path for path in self._made if not path.is_relative_to(target)}
+        self._covers = [path for path in self._covers if not path.is_relative_to(target)]
+
+    def add_cover(self, target: PurePosixPath, is_directory: bool) -> None:
+        if is_directory:
+            self._covers.append(target)
+            self._add_arguments("--perms", "0755", "--tmpfs", target)
+        else:
+            self._add_arguments("--perms", "0444", "--ro-bind-data", self.open_memory_file(b""), target)
+
+    def add_link(self, target: PurePosixPath, leads_to: Path) -> None:
+        self._add_arguments("--symlink", leads_to, target)
+
+    def add_text_file(self, target: PurePosixPath, content: str) -> None:
+        self._make_directory(target.parent)
+        self._add_arguments("--perms", "0644", "--file", self.open_memory_file(content.encode()), target)
+
+    def add_kernel_files(self, enclosure: Enclosure) -> None:
+        """Add them. bwrap leaves /proc/sys writable for files' owner 0, so it is mounted read-only."""
+        self._add_arguments("--proc", "/proc")
+        for name in PROC_READ_ONLY:
+            if Path(name).exists():
+                self._add_arguments("--ro-bind", name, name)
+        self._add_arguments("--dev", DEVICES)
+        shared = str(view.limit_shared_memory(enclosure.limits.memory_bytes))
+        self._add_arguments("--perms", "1777", "--size", shared, "--tmpfs", DEVICES / "shm")
+        if devices := () if enclosure.role == "program" else list_device_mounts(enclosure.gpus):
+            for folder in sorted({PurePosixPath(device.target).parent for device in devices} - {DEVICES}):
+                self._add_arguments("--perms", "0755", "--dir", folder)
+            for device in devices:
+                self._add_arguments("--dev-bind", device.source, device.target)
+            self._add_arguments("--ro-bind", "/sys", "/sys")
+        self._add_arguments("--remount-ro", DEVICES)
+        if enclosure.role == "grader":
+            self._add_processor_topology()
+
+    def open_memory_file(self, content: bytes) -> str:
+        """Return the descriptor of an open file with this content, which bwrap calls FD."""
+        descriptor = os.memfd_create("agent2rl")
+        self.descriptors.append(descriptor)
+        os.write(descriptor, content)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        return str(descriptor)
+
+    def make_read_only(self) -> None:
+        """Make everything that was created here read-only. Call this last."""
+        for path in (*self._covers, PurePosixPath("/")):
+            self._add_arguments("--remount-ro", path)
+
+    def _add_processor_topology(self) -> None:
+        """Add the cores and memory nodes of the machine: engines such as vLLM bind their threads by them."""
+        for name in view.PROCESSORS:
+            if Path(name).is_dir():
+                self.bind_path(Path(name), PurePosixPath(name))
+
+    def _add_arguments(self, *arguments: str | os.PathLike[str]) -> None:
+        self.arguments += [os.fspath(argument) for argument in arguments]
+
+    def _make_directory(self, path: PurePosixPath) -> None:
+        for directory in (*reversed(path.parents), path):
+            if directory not in self._made:
+                self._made.add(directory)
+                self._add_arguments("--perms", "0755", "--dir", directory)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for descriptor in self.descriptors:
+            os.close(descriptor)
 
 
 class BwrapStatus:

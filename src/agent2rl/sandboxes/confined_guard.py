@@ -34,8 +34,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-SET_PARENT_DEATH_SIGNAL, SET_SECCOMP, DROP_BOUND, SET_SUBREAPER, SET_NO_NEW_PRIVILEGES = 1, 22, 24, 36, 38
-SECCOMP_FILTER = 2
+SET_PARENT_DEATH_SIGNAL, DROP_BOUND, SET_SUBREAPER = 1, 24, 36
 CAPABILITY_VERSION = 0x20080522
 CAPABILITIES = 64
 PAUSE_SECONDS = 0.002
@@ -49,8 +48,8 @@ def main() -> int:
     with open(int(sys.argv[1]), encoding="ascii") as file:
         settings = json.load(file)
     signal.pthread_sigmask(signal.SIG_BLOCK, WAITED_SIGNALS)
-    _call_prctl(SET_SUBREAPER, 1)
-    _call_prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
+    inside.call_prctl(SET_SUBREAPER, 1)
+    inside.call_prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
     if os.getppid() != settings["harness"]:  # it died before the line above
         return inside.HARNESS_GONE
     child = os.fork()
@@ -60,13 +59,6 @@ def main() -> int:
     code = _wait_for_end(child)
     _kill_everything(settings["uid"])
     return code
-
-
-def _call_prctl(option: int, *arguments: int) -> None:
-    words = [ctypes.c_ulong(word) for word in (*arguments, 0, 0, 0, 0)[:4]]
-    if _libc.prctl(option, *words) < 0:
-        error = ctypes.get_errno()
-        raise OSError(error, f"prctl {option}: {os.strerror(error)}")
 
 
 def _close_descriptors() -> None:
@@ -158,7 +150,7 @@ def _become_user(uid: int) -> None:
     """Become another user, without groups and without any way to capabilities."""
     for number in range(CAPABILITIES):
         with contextlib.suppress(OSError):  # the kernel has fewer, or they cannot be dropped
-            _call_prctl(DROP_BOUND, number)
+            inside.call_prctl(DROP_BOUND, number)
     os.setgroups([])
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)
@@ -168,16 +160,13 @@ def _become_user(uid: int) -> None:
 
 
 def _confine(settings: "dict[str, Any]", ports: "list[int]") -> None:
-    _call_prctl(SET_NO_NEW_PRIVILEGES, 1)
+    inside.call_prctl(inside.SET_NO_NEW_PRIVILEGES, 1)
     if settings["ports"]:
         for port in ports:
             landlock.allow_connections(settings["ruleset"], port)
     landlock.restrict_thread(settings["ruleset"])
     os.close(settings["ruleset"])
-    code = ctypes.create_string_buffer(bytes.fromhex(settings["filter"]))
-    program = struct.pack("@HP", (len(code) - 1) // 8, ctypes.addressof(code))
-    if _libc.prctl(SET_SECCOMP, ctypes.c_ulong(SECCOMP_FILTER), program, 0, 0) < 0:
-        raise OSError(ctypes.get_errno(), "the system-call filter cannot be installed")
+    inside.install_filter(bytes.fromhex(settings["filter"]))
 
 
 if __name__ == "__main__":

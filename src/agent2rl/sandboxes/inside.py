@@ -11,7 +11,9 @@ the arguments, because everybody on the machine can read those):
     interrupt     which processes get SIGINT: the `group`, or the `leader` alone
     sockets       variable -> unix socket of the service behind it
     limits        name of an rlimit -> value
-    ready         a descriptor that gets one byte when everything is set up and the command is about to start
+    ready         a descriptor that gets one byte when everything is set up and the command is about to start,
+                  or the path of a unix socket that gets a connection
+    filter        a system-call filter to install, in hexadecimal; absent where something else installs it
 
 `{{VARIABLE}}` in argv, environment, files and input is replaced with the URL of that socket.
 
@@ -29,6 +31,7 @@ import resource
 import select
 import signal
 import socket
+import struct
 import sys
 import threading
 
@@ -37,6 +40,8 @@ if TYPE_CHECKING:  # at run time these imports would take longer than the rest
     from collections.abc import Callable
     from typing import Any
 
+SET_DUMPABLE, SET_SECCOMP, SET_NO_NEW_PRIVILEGES = 4, 22, 38
+SECCOMP_FILTER = 2
 HARNESS_GONE = 125
 NOT_STARTED = 127
 
@@ -49,6 +54,7 @@ def main(confine: "Callable[[list[int]], None] | None" = None) -> int:
     if not line or _harness_is_gone():
         return HARNESS_GONE
     plan = json.loads(line)
+    os.dup2(1, 2)  # one stream, so that the log has messages and errors in their order
     mark_process()
     _set_rlimits(plan["limits"])
     sockets = [(variable, _open_listener(), path) for variable, path in plan["sockets"].items()]
@@ -56,16 +62,18 @@ def main(confine: "Callable[[list[int]], None] | None" = None) -> int:
         confine([listener.getsockname()[1] for _, listener, _ in sockets])
     urls = {variable: _make_url(listener) for variable, listener, _ in sockets}
     plan |= {part: _fill_urls(plan[part], urls) for part in ("argv", "environment", "files", "input")}
+    if "filter" in plan:
+        _protect_itself()
+        install_filter(bytes.fromhex(plan["filter"]))
     _write_files(plan["files"])
-    os.write(plan["ready"], b"1")
-    os.close(plan["ready"])
+    _report_ready(plan["ready"])
     child = _start_command(plan["argv"], plan["environment"] | urls, plan["input"])
     interrupt = os.killpg if plan["interrupt"] == "group" else os.kill
     threading.Thread(target=_handle_control_lines, args=(child, interrupt), daemon=True).start()
     if sockets:
         routes = [(listener, path) for _, listener, path in sockets]
         threading.Thread(target=_forward_connections, args=(routes,), daemon=True).start()
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    code = _wait_for_command(child)
     return code if code >= 0 else 128 - code
 
 
@@ -73,6 +81,42 @@ def mark_process() -> None:
     """Name this process, and make its sandbox the kernel's first choice for an out-of-memory kill."""
     _write_kernel_setting("/proc/self/comm", "agent2rl-inside")
     _write_kernel_setting("/proc/self/oom_score_adj", "1000")
+
+
+def _protect_itself() -> None:
+    """Take the command's access to this process away: it would otherwise be that of the same user."""
+    call_prctl(SET_DUMPABLE, 0)
+
+
+def install_filter(code: bytes) -> None:
+    """Install a system-call filter for this process and all that it starts."""
+    import ctypes
+
+    call_prctl(SET_NO_NEW_PRIVILEGES, 1)
+    text = ctypes.create_string_buffer(code)
+    program = struct.pack("@HP", len(code) // 8, ctypes.addressof(text))
+    call_prctl(SET_SECCOMP, SECCOMP_FILTER, program)
+
+
+def call_prctl(option: int, *arguments: "int | bytes") -> None:
+    """Set an attribute of this process; raise OSError if the kernel refuses."""
+    import ctypes  # here, because most sandboxes need it elsewhere or not at all
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    padded = (*arguments, 0, 0, 0, 0)[:4]
+    words = [word if isinstance(word, bytes) else ctypes.c_ulong(word) for word in padded]
+    if libc.prctl(option, *words) < 0:
+        error = ctypes.get_errno()
+        raise OSError(error, f"prctl {option}: {os.strerror(error)}")
+
+
+def _report_ready(ready: "int | str") -> None:
+    if isinstance(ready, int):
+        os.write(ready, b"1")
+        os.close(ready)
+    else:
+        with socket.socket(socket.AF_UNIX) as link:
+            link.connect(ready)
 
 
 def _harness_is_gone() -> bool:
@@ -162,6 +206,14 @@ def _start_command(argv: list[str], environment: dict[str, str], text: str) -> i
         os.write(2, f"{argv[0]}: cannot start: {error.strerror}\n".encode())
     finally:
         os._exit(NOT_STARTED)
+
+
+def _wait_for_command(child: int) -> int:
+    """Wait for the command, and for every orphan that a first process of a pid namespace adopts."""
+    while True:
+        ended, status = os.waitpid(-1, 0)
+        if ended == child:
+            return os.waitstatus_to_exitcode(status)
 
 
 def _handle_control_lines(child: int, interrupt: "Callable[[int, int], None]") -> None:

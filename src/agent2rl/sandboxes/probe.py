@@ -43,7 +43,7 @@ def main() -> None:
         "no-capabilities": not any(_read_capabilities()),
         "workspace": all(map(_is_writable, (Path.cwd(), Path.home(), Path(os.environ["TMPDIR"])))),
         "read-only": not any(
-            _is_writable(Path(place)) for place in (setup["read_only"], "/", "/usr", "/etc", "/run")
+            _is_writable(Path(place)) for place in (setup["read_only"], "/", "/usr", "/etc", "/run", "/dev")
         ),
         "files": not Path(setup["secret"]).exists(),
         "hidden": Path(setup["shared"]).is_dir() and not any(_is_shown(*place) for place in setup["hidden"]),

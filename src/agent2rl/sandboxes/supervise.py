@@ -22,7 +22,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import IO, Literal
 
@@ -69,12 +69,10 @@ def make_mountpoint(workspace: Path, target: PurePosixPath, source: Path) -> Non
     """Create an empty directory or file below the workspace, like `source`, unless it exists."""
     with open_parent(workspace, target) as directory, _refuse_links(target):
         if source.is_dir():
-            with suppress(FileExistsError):
-                os.mkdir(target.name, 0o755, dir_fd=directory)
-            flags = DIRECTORY
+            os.close(_open_directory(target.name, directory))
         else:
             flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        os.close(os.open(target.name, flags, 0o644, dir_fd=directory))
+            os.close(os.open(target.name, flags, 0o644, dir_fd=directory))
 
 
 def link_mount(mount: Mount, workspace: Path, sandbox: str) -> None:
@@ -103,14 +101,23 @@ def open_parent(workspace: Path, target: PurePosixPath) -> Iterator[int]:
     try:
         with _refuse_links(target):
             for part in target.parent.parts:
-                with suppress(FileExistsError):
-                    os.mkdir(part, 0o755, dir_fd=directory)
-                below = os.open(part, DIRECTORY, dir_fd=directory)
+                below = _open_directory(part, directory)
                 os.close(directory)
                 directory = below
         yield directory
     finally:
         os.close(directory)
+
+
+def _open_directory(name: str, parent: int) -> int:
+    """Open a directory without following links. Create it if it is missing, with mode 0755."""
+    try:
+        os.mkdir(name, 0o755, dir_fd=parent)
+    except FileExistsError:
+        return os.open(name, DIRECTORY, dir_fd=parent)
+    directory = os.open(name, DIRECTORY, dir_fd=parent)
+    os.fchmod(directory, 0o755)  # whatever the umask
+    return directory
 
 
 @contextmanager
@@ -127,6 +134,8 @@ def _refuse_links(target: PurePosixPath) -> Iterator[None]:
 # Running and supervising
 
 INSIDE = Path(__file__).with_name("inside.py")
+UMASK = 0o022
+"""Of a sandbox's programs: they create directories that the command's user must be able to enter."""
 LOG_BYTES = 256 << 20
 HEAD_BYTES = 2000
 CHUNK_BYTES = 1 << 16
@@ -142,7 +151,7 @@ class SandboxStart:
     argv: tuple[str, ...]
     """Command that ends up running `inside.py`."""
     plan: Mapping[str, object]
-    """The plan for `inside.py`, without `ready`."""
+    """The plan for `inside.py`. Without `ready`, it gets a descriptor for that."""
     members: Callable[[int], list[Process]]
     """Returns the processes that count towards the limits, given the pid of the started one."""
     end: Callable[["subprocess.Popen[bytes]"], None]
@@ -151,6 +160,10 @@ class SandboxStart:
     """How many of the members belong to the sandbox, not to the command."""
     descriptors: tuple[int, ...] = ()
     directory: Path | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Environment of the started program. The command does not inherit it."""
+    has_stood: Callable[[], bool] | None = None
+    """Returns whether set-up reached the start of the command. None: `inside.py` says so by a descriptor."""
 
 
 @dataclass(frozen=True)
@@ -287,9 +300,10 @@ class _LiveSandbox:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 cwd=start.directory,
-                env={},
+                env=dict(start.environment),
                 pass_fds=(*start.descriptors, ready_inside),
                 start_new_session=True,  # Ctrl-C at a terminal is for the harness alone
+                umask=UMASK,
             )
         except BaseException:
             os.close(self._ready)
@@ -303,7 +317,7 @@ class _LiveSandbox:
         self._ready_inside = ready_inside
 
     def send_plan(self) -> None:
-        plan = {**self._start.plan, "ready": self._ready_inside}
+        plan = {"ready": self._ready_inside, **self._start.plan}
         with suppress(BrokenPipeError):  # it has just ended; the caller will notice
             self._control.write(json.dumps(plan).encode() + b"\n")
             self._control.flush()
@@ -345,7 +359,8 @@ class _LiveSandbox:
             for _ in range(MOST_CHUNKS_AT_THE_END):
                 if not self._carry_chunk(0):
                     break
-            self.stood = os.read(self._ready, 1) == b"1"
+            has_stood = self._start.has_stood
+            self.stood = has_stood() if has_stood else os.read(self._ready, 1) == b"1"
         finally:
             os.close(self._ready)
             self._output.close()

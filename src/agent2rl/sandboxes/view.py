@@ -1,4 +1,4 @@
-"""The file system that a command sees in the bubblewrap sandbox, as arguments of bwrap.
+"""The file system that a command sees in bubblewrap and in a container.
 
     /usr /bin /lib ...            the host's programs                             read-only
     /etc                          a few shared files, and its own users and hosts read-only
@@ -22,17 +22,15 @@ refused.
 
 import os
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Self
 
 from agent2rl.core.errors import UserError
 from agent2rl.core.sandbox import BARE_PYTHON, Enclosure, Mount
-from agent2rl.sandboxes.gpu_devices import list_device_mounts
 from agent2rl.sandboxes.supervise import INSIDE
 
 WORKSPACE = PurePosixPath("/workspace")
-DEVICES = PurePosixPath("/dev")
 HOME = PurePosixPath("/home/agent")
 TEMPORARY = PurePosixPath("/tmp")
 SOCKETS = PurePosixPath("/run/sockets")
@@ -52,82 +50,47 @@ SETTINGS = (
     "/etc/ssl",
 )
 LOADER = ("/etc/ld.so.cache",)
-PROC_READ_ONLY = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus")
 PROCESSORS = ("/sys/devices/system/cpu", "/sys/devices/system/node")
 MOST_SHARED_MEMORY_BYTES = 2 << 30
 SHOWN_EVERYWHERE = "every sandbox shows it, because it holds programs or Python"
 
 
-class FileSystemView:
-    """Collects bwrap arguments and the files they refer to, which are closed when the context ends.
-
-    Every parent directory is created explicitly with mode 0755, because bwrap itself would use 0700.
-    """
+class FileSystemView(ABC):
+    """Collects what a command sees. Each kind of sandbox says how that is written down for its program."""
 
     def __init__(self, hidden: Iterable[Path]) -> None:
-        self.arguments: list[str] = []
-        self.descriptors: list[int] = []
         self.hidden = resolve_existing(hidden)
-        self._made = {PurePosixPath("/")}
-        self._covers: list[PurePosixPath] = []
 
-    def add_arguments(self, *arguments: str | os.PathLike[str]) -> None:
-        self.arguments += [os.fspath(argument) for argument in arguments]
-
-    def make_directory(self, path: PurePosixPath) -> None:
-        for directory in (*reversed(path.parents), path):
-            if directory not in self._made:
-                self._made.add(directory)
-                self.add_arguments("--perms", "0755", "--dir", directory)
-
-    def bind_path(self, source: Path, target: PurePosixPath, option: str = "--ro-bind") -> None:
-        """Show `source` at `target`, and cover the hidden paths below it."""
-        self.make_directory(target.parent)
-        self.add_arguments(option, source, target)
-        # The mount replaces what was created or covered there before.
-        self._made = {path for path in self._made if not path.is_relative_to(target)}
-        self._covers = [path for path in self._covers if not path.is_relative_to(target)]
+    def bind_path(self, source: Path, target: PurePosixPath, writable: bool = False) -> None:
+        """Show `source` at `target` in place of what was there, and cover the hidden paths below it."""
+        self.add_bind(source, target, writable)
         shown = real_path(source)
         below = [path for path in self.hidden if shown in path.parents]
         for path in below:
             if not any(other in path.parents for other in below):
-                self._cover_path(target / path.relative_to(shown), path)
+                self.add_cover(target / path.relative_to(shown), is_directory=path.is_dir())
 
     def share_path(self, source: Path) -> None:
         """Show a path of the host at the same path; for paths that every sandbox shows."""
         require_other_place(source, self.hidden, SHOWN_EVERYWHERE)
         self.bind_path(source, PurePosixPath(source))
 
-    def _cover_path(self, target: PurePosixPath, hidden: Path) -> None:
-        if hidden.is_dir():
-            self._covers.append(target)
-            self.add_arguments("--perms", "0755", "--tmpfs", target)
-        else:
-            self.add_arguments("--perms", "0444", "--ro-bind-data", self.open_memory_file(b""), target)
+    @abstractmethod
+    def add_bind(self, source: Path, target: PurePosixPath, writable: bool) -> None: ...
 
-    def add_text_file(self, target: PurePosixPath, content: str) -> None:
-        self.make_directory(target.parent)
-        self.add_arguments("--perms", "0644", "--file", self.open_memory_file(content.encode()), target)
+    @abstractmethod
+    def add_cover(self, target: PurePosixPath, is_directory: bool) -> None:
+        """Show an empty directory or file, which is read-only."""
 
-    def open_memory_file(self, content: bytes) -> str:
-        """Return the descriptor of an open file with this content, which bwrap calls FD."""
-        descriptor = os.memfd_create("agent2rl")
-        self.descriptors.append(descriptor)
-        os.write(descriptor, content)
-        os.lseek(descriptor, 0, os.SEEK_SET)
-        return str(descriptor)
+    @abstractmethod
+    def add_link(self, target: PurePosixPath, leads_to: Path) -> None: ...
 
-    def make_read_only(self) -> None:
-        """Make everything that was created here read-only. Call this last."""
-        for path in (*self._covers, PurePosixPath("/")):
-            self.add_arguments("--remount-ro", path)
+    @abstractmethod
+    def add_text_file(self, target: PurePosixPath, content: str) -> None: ...
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for descriptor in self.descriptors:
-            os.close(descriptor)
+    @abstractmethod
+    def add_kernel_files(self, enclosure: Enclosure) -> None:
+        """Add /proc, /dev with the device files of the enclosure's GPUs, and what is needed of /sys."""
 
 
 def real_path(path: Path) -> Path:
@@ -161,7 +124,7 @@ def add_system_directories(view: FileSystemView, names: Iterable[str]) -> None:
     for name in names:
         path = Path(name)
         if path.is_symlink():
-            view.add_arguments("--symlink", path.readlink(), name)
+            view.add_link(PurePosixPath(name), path.readlink())
         elif path.is_dir():
             view.share_path(path)
 
@@ -185,29 +148,9 @@ def add_accounts(view: FileSystemView, uid: int) -> None:
         view.add_text_file(PurePosixPath("/etc") / name, content)
 
 
-def add_proc_and_dev(view: FileSystemView, memory_bytes: int, gpus: Sequence[str] | None) -> None:
-    """Add /proc and /dev. bwrap leaves /proc/sys writable for files' owner 0, so it is mounted read-only."""
-    view.add_arguments("--proc", "/proc")
-    for name in PROC_READ_ONLY:
-        if Path(name).exists():
-            view.add_arguments("--ro-bind", name, name)
-    view.add_arguments("--dev", "/dev")
-    shared = min(MOST_SHARED_MEMORY_BYTES, memory_bytes // 4)
-    view.add_arguments("--perms", "1777", "--size", str(shared), "--tmpfs", "/dev/shm")
-    if devices := list_device_mounts(gpus):
-        for folder in sorted({PurePosixPath(device.target).parent for device in devices} - {DEVICES}):
-            view.add_arguments("--perms", "0755", "--dir", folder)
-        for device in devices:
-            view.add_arguments("--dev-bind", device.source, device.target)
-        view.add_arguments("--ro-bind", "/sys", "/sys")
-    view.add_arguments("--remount-ro", "/dev")
-
-
-def add_processor_topology(view: FileSystemView) -> None:
-    """Add the cores and memory nodes of the machine: engines such as vLLM bind their threads by them."""
-    for name in PROCESSORS:
-        if Path(name).is_dir():
-            view.bind_path(Path(name), PurePosixPath(name))
+def limit_shared_memory(memory_bytes: int) -> int:
+    """Return the size of /dev/shm for a sandbox with this memory."""
+    return min(MOST_SHARED_MEMORY_BYTES, memory_bytes // 4)
 
 
 def list_python_places(hidden: Sequence[Path] = ()) -> list[Path]:
@@ -248,23 +191,27 @@ def _is_covered(path: Path, shown: Path, hidden: Iterable[Path]) -> bool:
 
 
 def build_view(
-    view: FileSystemView, enclosure: Enclosure, mounts: Iterable[Mount], uid: int, tools: Iterable[str] = ()
+    view: FileSystemView,
+    enclosure: Enclosure,
+    mounts: Iterable[Mount],
+    uid: int,
+    tools: Iterable[str] = (),
+    has_own_system: bool = False,
 ) -> dict[str, str]:
     """Build the whole view and return the paths of the service sockets.
 
     Later entries may lie inside earlier ones, so the order matters. `tools` are programs that the sandbox
-    itself needs inside.
+    itself needs inside. `has_own_system`: programs and settings are not the host's.
     """
     bare = enclosure.role == "program"
-    add_system_directories(view, LIBRARIES if bare else SYSTEM)
-    add_etc_files(view, LOADER if bare else SETTINGS)
+    if not has_own_system:
+        add_system_directories(view, LIBRARIES if bare else SYSTEM)
+        add_etc_files(view, LOADER if bare else SETTINGS)
     add_accounts(view, uid)
-    add_proc_and_dev(view, enclosure.limits.memory_bytes, () if bare else enclosure.gpus)
-    if enclosure.role == "grader":
-        add_processor_topology(view)
-    view.bind_path(enclosure.scratch / "tmp", TEMPORARY, "--bind")
-    view.bind_path(enclosure.scratch / "home", HOME, "--bind")
-    view.bind_path(enclosure.workspace, WORKSPACE, "--bind")
+    view.add_kernel_files(enclosure)
+    view.bind_path(enclosure.scratch / "tmp", TEMPORARY, writable=True)
+    view.bind_path(enclosure.scratch / "home", HOME, writable=True)
+    view.bind_path(enclosure.workspace, WORKSPACE, writable=True)
     # The sandbox's own files come after the interpreter's libraries, of which a part may be hidden.
     bare_paths = (*list_interpreter_places(view.hidden), INSIDE, *map(Path, tools))
     for path in bare_paths if bare else list_python_places(view.hidden):
@@ -272,9 +219,8 @@ def build_view(
     for mount in sorted(mounts, key=lambda mount: len((WORKSPACE / mount.target).parts)):  # parents first
         if enclosure.role == "agent":
             require_other_place(mount.source, view.hidden, f"the agent must see it at {mount.target}")
-        view.bind_path(mount.source, WORKSPACE / mount.target, "--bind" if mount.writable else "--ro-bind")
+        view.bind_path(mount.source, WORKSPACE / mount.target, mount.writable)
     sockets = {each.variable: SOCKETS / f"{number}.sock" for number, each in enumerate(enclosure.sockets)}
     for each in enclosure.sockets:
         view.bind_path(each.socket, sockets[each.variable])
-    view.make_read_only()
     return {variable: str(path) for variable, path in sockets.items()}

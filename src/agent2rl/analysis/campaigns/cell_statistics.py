@@ -23,6 +23,7 @@ from agent2rl.analysis.campaigns.run_digest import (
     count_compliance,
     count_contaminated,
     count_excluded,
+    count_reproduced,
     group_by,
 )
 from agent2rl.core.record import Record
@@ -40,6 +41,8 @@ class GainTally(Record):
     compliance: dict[str, int] = Field(default_factory=dict)
     """Number of runs with a gain that `kept` or `broken` their mode, or `unknown`. Runs whose mode allows
     anything are not in it."""
+    reproduced: dict[str, int] = Field(default_factory=dict)
+    """Number of runs with a gain that somebody tried to reproduce, by answer."""
     best: float | None = None
     best_run: str | None = None
     succeeded: int | None = None
@@ -75,6 +78,7 @@ def tally_runs(digests: Sequence[RunDigest]) -> GainTally:
         excluded=excluded,
         contaminated=count_contaminated(runs),
         compliance=count_compliance(runs),
+        reproduced=count_reproduced(runs),
         best=best.gain,
         best_run=best.run_id,
         succeeded=succeeded,

@@ -41,6 +41,7 @@ from agent2rl.core.records import (
     RunResult,
     ScoringProtocol,
 )
+from agent2rl.core.reproduction import ReproductionAnswer
 from agent2rl.record.reader import State
 
 # Spending over time, in seconds since the agent's start.
@@ -182,6 +183,8 @@ class RunDigest(Record):
     """Whether evaluation data was found in its workspace; None if it was not searched."""
     isolation: IsolationLevel | None = None
     """How far its sandbox isolated the agent; None if that is not recorded."""
+    reproduced: ReproductionAnswer | None = None
+    """The last answer for the best submission; None if nobody tried to reproduce it."""
     warning: str = ""
     """What the evaluator says against the scores, such as a test on training data."""
 
@@ -277,6 +280,7 @@ def digest_run(record: RecordedRun, findings: Findings) -> RunDigest:
         examples_sha256=hashlib.sha256("\n".join(ids).encode()).hexdigest() if ids else None,
         contaminated=view.contaminated,
         isolation=result.isolation.level if result and result.isolation else None,
+        reproduced=view.best_reproduction.answer if view.best_reproduction else None,
         warning=view.warning,
     )
 
@@ -360,6 +364,11 @@ def count_compliance(digests: Iterable[RunDigest]) -> dict[str, int]:
     """Count the verdicts on modes that can be broken, by verdict."""
     verdicts = sorted(each.compliance for each in digests if each.compliance not in (None, "free"))
     return dict(Counter(verdicts))
+
+
+def count_reproduced(digests: Iterable[RunDigest]) -> dict[str, int]:
+    """Count the runs that somebody tried to reproduce, by answer."""
+    return dict(Counter(sorted(each.reproduced for each in digests if each.reproduced)))
 
 
 def count_excluded(digests: Iterable[RunDigest]) -> dict[str, int]:

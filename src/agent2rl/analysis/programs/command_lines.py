@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from agent2rl.analysis.program_names import LAUNCHERS, PYTHON, SHELLS
 from agent2rl.analysis.programs.source_files import AgentSourceFiles
 
 LONGEST, MOST, MOST_LINES, DEEPEST = 100_000, 60, 2000, 4
@@ -28,12 +29,6 @@ WRAPPER_VALUES = {
     "flock": 1,
 }
 """Wrapper commands, with the number of their own arguments."""
-PYTHON = re.compile(r"^(?:.*/)?(?:python|pypy)[\d.]*$")
-SHELLS = {"bash", "sh", "zsh", "dash", "source", "."}
-LAUNCHERS = {
-    "torchrun", "accelerate", "deepspeed", "torch.distributed.run", "torch.distributed.launch", "ipython",
-    "accelerate.commands.launch", "horovodrun", "mpirun", "fabric", "coverage", "ray",
-}  # fmt: skip
 NOTEBOOKS = {"jupyter", "papermill", "runipy", "nbconvert"}
 ASSIGNED = re.compile(r"^(?:export\s+|local\s+|readonly\s+)?([A-Za-z_]\w*)=(.*)$", re.S)
 VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?[-=]([^}]*))?\}|(\w+))")

@@ -146,7 +146,7 @@ class TrlEnvironment:
     def _take_action(self, action: str) -> str:
         if self._slot.over:
             return OVER
-        step = self._slot.step(self._extract_action(action))
+        step = self._slot.step(type(self)._extract_action(action))
         return f"{step.observation}\n{OVER}" if step.done else step.observation
 
 

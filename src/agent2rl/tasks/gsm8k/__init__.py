@@ -17,10 +17,10 @@ from agent2rl.core.engine import Sampling
 from agent2rl.core.errors import UserError
 from agent2rl.core.task import Example, Splits, Task
 from agent2rl.evaluators import task_data
-from agent2rl.evaluators.scorers import exact_number, final_answer, same_last_number
+from agent2rl.evaluators.scorers import exact_number, final_answer
 from agent2rl.evaluators.single_turn import QuestionPrompt, SingleTurn
 from agent2rl.evaluators.task_data import Row, read_rows, split_halves
-from agent2rl.tasks.gsm8k.paper import PAPER
+from agent2rl.tasks.gsm8k.paper import PAPER, score_last_number
 
 HUB_DATASET = "openai/gsm8k"
 HUB_REVISION = "e53f048856ff4f594e959d75785d2c2d37b678ee"
@@ -30,10 +30,6 @@ SHOTS = Path(__file__).with_name("shots.txt").read_text(encoding="utf-8")
 
 def score_answer(output: str, example: Example) -> float:
     return exact_number(output, example.target)
-
-
-def score_last_number(output: str, example: Example) -> float:
-    return same_last_number(output, example.target)
 
 
 EVALUATOR = SingleTurn(

@@ -1,7 +1,7 @@
 """GSM8K as published: four worked problems as turns of the chat, and the last number of the reply.
 
-The published rule is that of OpenCompass's `gsm8k_gen_1d7fe4`. It reads `1,234` as 234, because it takes the
-last run of digits. That is a defect: here a comma between digits separates thousands.
+The published rule is that of OpenCompass's `gsm8k_gen_1d7fe4`. It takes the last run of digits, so `1,234` is
+234. The metric `flexible` reads commas.
 """
 
 import tomllib
@@ -9,12 +9,16 @@ from pathlib import Path
 
 from agent2rl.core.engine import Sampling
 from agent2rl.core.task import Example, PublishedProfile
-from agent2rl.evaluators.scorers import published_number, same_published_number
+from agent2rl.evaluators.scorers import published_number, same_last_number, same_published_number
 from agent2rl.evaluators.single_turn import FewShotPrompt, SingleTurn
 
 
-def score_last_number(output: str, example: Example) -> float:
+def score_published_number(output: str, example: Example) -> float:
     return same_published_number(output, example.target)
+
+
+def score_last_number(output: str, example: Example) -> float:
+    return same_last_number(output, example.target)
 
 
 def read_shots(path: Path) -> tuple[tuple[str, str], ...]:
@@ -25,16 +29,17 @@ def read_shots(path: Path) -> tuple[tuple[str, str], ...]:
 
 PAPER = PublishedProfile(
     name="paper-gsm8k",
-    version=1,
+    version=2,
     evaluator=SingleTurn(
-        rule="paper-gsm8k-1",
-        score=score_last_number,
+        rule="paper-gsm8k-2",
+        score=score_published_number,
         prompt=FewShotPrompt(
             chat="Question: {question}\nLet's think step by step\nAnswer:",
             turns=read_shots(Path(__file__).with_name("paper_shots.toml")),
             sampling=Sampling(max_tokens=512),
         ),
         answer=published_number,
+        metrics={"flexible": score_last_number},
     ),
     scoring=Path(__file__).with_name("paper.md").read_text(encoding="utf-8"),
     exposes={"eval.py": Path(__file__).with_name("paper_eval.py")},

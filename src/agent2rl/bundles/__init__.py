@@ -1,0 +1,1 @@
+"""Bundles: a finished run in one file that others can check."""

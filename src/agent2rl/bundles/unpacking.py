@@ -1,0 +1,192 @@
+"""Open a bundle, which anybody may have made.
+
+The whole file is read and checked before anything is written: form, names, sizes, hashes, and that the git
+objects of the code do not inflate without end. Then it is read again and written into a private temporary
+folder. A file that changes in between is refused, too, and what was written is deleted.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import BinaryIO
+
+from pydantic import ValidationError
+
+from agent2rl.bundles.archive import MAGIC, ArchiveReader, InvalidBundle, check_content
+from agent2rl.bundles.bundle_record import (
+    CODE,
+    CODE_CONFIG,
+    FOLDER,
+    FORMAT,
+    RECORD_BYTES,
+    RECORD_NAME,
+    SIGNATURE_BYTES,
+    SIGNATURE_NAME,
+    WEIGHTS,
+    WEIGHTS_RATIO,
+    BundleRecord,
+)
+from agent2rl.bundles.code_objects import INDEX_BYTES, ObjectScanner, read_index_offsets
+from agent2rl.core.errors import MachineError, UserError
+from agent2rl.core.grading_records import FileHash
+from agent2rl.record.paths import RunPaths
+
+SUFFIX = ".tar.zst"
+REPORT = "report/"
+HINT = "Get it again from whoever made it: agent2rl bundle RUN. Nothing was written."
+
+SelectFile = Callable[[FileHash], bool]
+
+
+@dataclass(frozen=True)
+class OpenedBundle:
+    record: BundleRecord
+    encoded: bytes
+    """The record as it is in the file, which a signature covers."""
+    signature: bytes | None
+    paths: RunPaths
+    """The run, in a temporary folder."""
+
+
+def is_bundle(name: str) -> bool:
+    """Return whether this is a file that claims to be a bundle."""
+    path = Path(name)
+    try:
+        if not path.is_file():
+            return False
+        with path.open("rb") as file:
+            return file.read(len(MAGIC)) == MAGIC or path.name.endswith(SUFFIX)
+    except (OSError, ValueError):
+        return False
+
+
+def select_without_report_and_weights(file: FileHash) -> bool:
+    """Select what readers need. A report is made from the record, never taken from the bundle."""
+    return not file.path.startswith(REPORT) and not WEIGHTS.match(file.path)
+
+
+def select_without_report(file: FileHash) -> bool:
+    return not file.path.startswith(REPORT)
+
+
+@contextmanager
+def open_bundle(path: Path, select: SelectFile = select_without_report_and_weights) -> Iterator[OpenedBundle]:
+    """Check a bundle and unpack the selected files into a folder that exists inside the context."""
+    with ExitStack() as stack:
+        try:
+            file = stack.enter_context(path.open("rb"))
+            record, encoded, signature = check_bundle(file)
+            files = [each for each in record.files if select(each)]
+            folder = Path(stack.enter_context(TemporaryDirectory(prefix="agent2rl-bundle-")))
+            _require_space(folder, files)
+            paths = RunPaths(folder / record.run_id)
+            _unpack(file, record, paths.root, {each.path for each in files})
+        except InvalidBundle as error:
+            raise UserError(f"{path} is refused: {error}.", HINT) from error
+        except OSError as error:
+            raise UserError(f"Cannot open {path}: {error.strerror or error}.") from error
+        yield OpenedBundle(record, encoded, signature, paths)
+
+
+def check_bundle(file: BinaryIO) -> tuple[BundleRecord, bytes, bytes | None]:
+    """Read a whole bundle and return its record and signature; raise if anything is not as it must be."""
+    return _read_bundle(file, _CodeChecker().check_file)
+
+
+class _CodeChecker:
+    """Checks the files of the record of code, as they come."""
+
+    def __init__(self) -> None:
+        self._offsets: dict[str, set[int]] = {}
+        """By the name of a pack without suffix: the places that its index names."""
+
+    def check_file(self, file: FileHash, content: Iterator[bytes]) -> None:
+        name, _, suffix = file.path.removeprefix(CODE).partition(".")
+        if not file.path.startswith(CODE):
+            return
+        if name == "config" and not CODE_CONFIG.fullmatch(b"".join(content)):
+            raise InvalidBundle("the configuration of its record of code is not git's own")
+        if suffix == "idx":
+            if file.size > INDEX_BYTES:
+                raise InvalidBundle("the index of its record of code is too large")
+            self._offsets[name] = read_index_offsets(b"".join(content))
+        elif name.startswith("objects/") and suffix != "rev":
+            scanner = ObjectScanner.for_pack() if suffix else ObjectScanner.for_loose_object()
+            for data in content:
+                scanner.feed(data)
+            if suffix and self._offsets.get(name, set()) != scanner.offsets:
+                raise InvalidBundle("the index of its record of code does not fit the pack")
+
+
+def _read_bundle(
+    file: BinaryIO, handle: Callable[[FileHash, Iterator[bytes]], None]
+) -> tuple[BundleRecord, bytes, bytes | None]:
+    file.seek(0)
+    reader = ArchiveReader(file)
+    encoded = reader.read_bounded(RECORD_NAME, RECORD_BYTES)
+    record = parse_record(encoded)
+    weights, size = sum(each.size for each in record.weights), os.fstat(file.fileno()).st_size
+    if weights > WEIGHTS_RATIO * size:
+        raise InvalidBundle(f"{weights:,} bytes of weights cannot come out of a file of {size:,} bytes")
+    signature = reader.read_bounded(SIGNATURE_NAME, SIGNATURE_BYTES) or None
+    for each in record.files:
+        content = check_content(
+            each.path, reader.read_member(f"{FOLDER}/{each.path}", each.size), each.sha256
+        )
+        handle(each, content)
+        for _ in content:  # what was not of interest
+            pass
+    reader.read_end()
+    return record, encoded, signature
+
+
+def parse_record(encoded: bytes) -> BundleRecord:
+    """Parse the record of a bundle. Its version comes first, since another one may have other fields."""
+    try:
+        content = json.loads(encoded)
+        version = content.get("format") if isinstance(content, dict) else None
+    except (ValueError, RecursionError) as error:
+        raise InvalidBundle("its record is not JSON") from error
+    if type(version) is not int or version != FORMAT:
+        made_by = str(content.get("made_by"))[:40] if isinstance(content, dict) else "?"
+        raise InvalidBundle(
+            f"it has the format {version!r:.20}, and this version reads {FORMAT} (made by {made_by!r}): "
+            "use the version of agent2rl that made it"
+        )
+    try:
+        return BundleRecord.model_validate_json(encoded)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        message = first["msg"].removeprefix("Value error, ")
+        raise InvalidBundle(f"{place}: {message}" if place else message) from error
+
+
+def _require_space(folder: Path, files: list[FileHash]) -> None:
+    needed, free = sum(file.size for file in files), shutil.disk_usage(folder).free
+    if needed > 0.9 * free:
+        raise MachineError(
+            f"The bundle needs {needed >> 20:,} MiB in {folder.parent}, where {free >> 20:,} MiB are free.",
+            "Free some space, or set TMPDIR to a directory elsewhere.",
+        )
+
+
+def _unpack(file: BinaryIO, record: BundleRecord, root: Path, names: set[str]) -> None:
+    def write(entry: FileHash, content: Iterator[bytes]) -> None:
+        if entry.path not in names:
+            return
+        target = root / entry.path
+        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with target.open("xb") as opened:
+            opened.writelines(content)
+
+    if _read_bundle(file, write)[0] != record:
+        raise InvalidBundle("it changed while it was read")
+    if (root / CODE).is_dir():  # git wants these, and a bundle has no empty folders
+        for name in ("objects", "refs"):
+            (root / CODE / name).mkdir(exist_ok=True)

@@ -1,0 +1,1 @@
+"""Exports of tasks for other frameworks: Harbor and verifiers."""

@@ -1,0 +1,5 @@
+#!/bin/bash
+# $solution
+set -euo pipefail
+mkdir -p "$submission"
+cp "$model"/*.safetensors "$submission"/

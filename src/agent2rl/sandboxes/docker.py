@@ -1,0 +1,11 @@
+"""A container of Docker: docker, or docker:IMAGE for the programs of an image."""
+
+from agent2rl.core.sandbox import Sandbox
+from agent2rl.sandboxes.container_sandbox import ContainerSandbox
+
+
+def parse(image: str) -> Sandbox:
+    return ContainerSandbox("docker", image)
+
+
+SANDBOX: Sandbox = ContainerSandbox("docker")

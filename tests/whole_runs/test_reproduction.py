@@ -1,0 +1,209 @@
+"""Recorded code that runs again without its agent: what it trains is compared with what was submitted."""
+
+import json
+import shutil
+import signal
+import subprocess
+import tarfile
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from agent2rl.core.errors import UserError
+from agent2rl.core.records import RunResult
+from agent2rl.core.reproduction import Reproduction
+from agent2rl.grading.verify import verify_run
+from agent2rl.record.paths import RunPaths
+from agent2rl.record.reader import read_run
+from agent2rl.run.reproduction_plan import ReproductionRequest, plan_reproduction
+from tests.dashboard.conftest import serve_dashboard
+from tests.helpers.run_launcher import RunLauncher
+
+ROOT = Path(__file__).resolve().parents[2]
+HONEST, SHOW, DELETED, ENCODED = 1, 2, 3, 4
+"""Submissions of the session."""
+
+
+@pytest.fixture(scope="module")
+def session(shared_launcher: RunLauncher) -> RunPaths:
+    """A run in which an agent submits four models."""
+    options = ("--agent", "tests.helpers.shell_session_agent:AGENT", "--json", "--no-report")
+    done = shared_launcher.cli("run", "--task", "gsm8k-mini", *options, PYTHONPATH=str(ROOT))
+    assert done.returncode == 0, done.stderr
+    result = RunResult.model_validate_json(done.stdout)
+    assert result.scored == ENCODED
+    return RunPaths(shared_launcher.runs / result.run_id)
+
+
+def reproduce(launcher: RunLauncher, run: RunPaths, number: int, *options: str) -> tuple[int, Reproduction]:
+    arguments = ("reproduce", run.run_id, "--submission", str(number), "--json", *options)
+    done = launcher.cli(*arguments, PYTHONPATH=str(ROOT))
+    assert done.stdout, done.stderr
+    return done.returncode, Reproduction.model_validate_json(done.stdout)
+
+
+def test_an_honest_submission_is_reproduced_and_every_view_of_the_run_says_so(
+    shared_launcher: RunLauncher, session: RunPaths, tmp_path: Path
+) -> None:
+    head = verify_run(session).head
+    code, answer = reproduce(shared_launcher, session, HONEST)
+    assert (code, answer.answer, answer.same_weights, answer.split) == (0, "reproduced", True, "heldout")
+    assert answer.original == answer.retrained
+    assert [step.argv for step in answer.steps] == [("python", "train.py", "honest")]
+    assert (answer.steps[0].directory, answer.steps[0].environment) == ("code", {"PROBLEMS": "30"})
+
+    verification = verify_run(session, head)
+    assert verification.holds, verification.fault
+    assert verification.additions_head
+    report = shared_launcher.cli("report", session.run_id)
+    assert report.returncode == 0, report.stderr
+    for page in (session.report_page, session.report_text):
+        assert "Submission 1, trained again" in page.read_text(encoding="utf-8")
+    assert "reproduced: " in shared_launcher.cli("show", session.run_id).stdout
+    board = json.loads(shared_launcher.cli("leaderboard", "--format", "json").stdout)
+    assert [row["all"]["reproduced"] for row in board["rows"]] == [{"reproduced": 1}]
+    assert "| 1 of 1 |" in shared_launcher.cli("leaderboard", "--format", "markdown").stdout
+    with serve_dashboard(session.root.parent, tmp_path) as dashboard:
+        assert '<span class="badge good">reproduced</span>' in httpx.get(f"{dashboard.url}/table").text
+
+
+def test_recorded_code_cannot_see_the_models_of_the_original_run(
+    shared_launcher: RunLauncher, session: RunPaths
+) -> None:
+    answer = find_answer(session, HONEST) or reproduce(shared_launcher, session, HONEST)[1]
+    assert answer.run is not None
+    log = session.reproduction_paths(answer.run).agent_log.read_text(encoding="utf-8")
+    (line,) = [line for line in log.splitlines() if line.startswith("models beside the base model:")]
+    seen = line.partition(": ")[2]
+    assert str(session.root) not in seen
+    assert "submissions" not in seen
+    assert "workspace" not in seen
+
+
+def test_weights_from_elsewhere_are_not_reproduced(shared_launcher: RunLauncher, session: RunPaths) -> None:
+    code, answer = reproduce(shared_launcher, session, SHOW)
+    assert (code, answer.answer, answer.same_weights) == (1, "not reproduced", False)
+    assert answer.original is not None
+    assert answer.retrained is not None
+    assert answer.difference is not None
+    assert answer.retrained.value < answer.original.value
+    assert answer.difference.ci.high < 0
+
+
+def test_a_deleted_script_and_weights_hidden_beside_the_code_cannot_be_reproduced(
+    shared_launcher: RunLauncher, session: RunPaths
+) -> None:
+    code, deleted = reproduce(shared_launcher, session, DELETED)
+    assert (code, deleted.answer) == (1, "cannot")
+    assert "gone.py" in " ".join((deleted.reason, *deleted.left_out))
+    code, encoded = reproduce(shared_launcher, session, ENCODED)
+    assert (code, encoded.answer) == (1, "cannot")
+    assert "weights.txt" in encoded.reason
+    assert "code/weights.txt: it holds data that could be weights" in encoded.withheld
+    assert find_answer(session, ENCODED) == encoded
+
+
+def find_answer(run: RunPaths, number: int) -> Reproduction | None:
+    return read_run(run).latest_reproductions.get(number)
+
+
+def test_a_changed_addition_shows(shared_launcher: RunLauncher, session: RunPaths, tmp_path: Path) -> None:
+    if not read_run(session).reproductions:
+        reproduce(shared_launcher, session, DELETED)
+    for number, change in enumerate((change_answer, drop_head, change_result), start=1):
+        copy = RunPaths(Path(shutil.copytree(session.root, tmp_path / str(number) / session.run_id)))
+        assert verify_run(copy).holds
+        if change(copy):
+            verification = verify_run(copy)
+            assert not verification.holds, change.__name__
+
+
+def change_answer(run: RunPaths) -> bool:
+    text = run.additions.read_text(encoding="utf-8")
+    run.additions.write_text(text.replace('"answer":"cannot"', '"answer":"reproduced"'), encoding="utf-8")
+    return '"answer":"cannot"' in text
+
+
+def drop_head(run: RunPaths) -> bool:
+    lines = run.additions.read_text(encoding="utf-8").splitlines(keepends=True)
+    run.additions.write_text("".join(lines[:-1]), encoding="utf-8")
+    return True
+
+
+def change_result(run: RunPaths) -> bool:
+    paths = list(run.root.glob("reproductions/*/submissions/1/feedback.jsonl"))
+    for path in paths:
+        path.write_bytes(path.read_bytes().replace(b'"score":0.0', b'"score":1.0'))
+    return bool(paths)
+
+
+def test_wrong_input_is_explained_and_leaves_nothing_behind(
+    shared_launcher: RunLauncher, session: RunPaths, tmp_path: Path
+) -> None:
+    before = sorted(session.root.glob("*"))
+    refused: list[tuple[ReproductionRequest, str]] = [
+        (ReproductionRequest(submission=9), "has no submission 9. It has: 1, 2, 3, 4."),
+        (ReproductionRequest(submission=HONEST, wall_seconds=0.01), "is too short"),
+        (ReproductionRequest(submission=HONEST, entry=("python 'x",)), "is not a command line"),
+    ]
+    for request, text in refused:
+        with pytest.raises(UserError, match=text.replace(".", r"\.")):
+            plan_reproduction(session, request)
+    arguments = ("reproduce", session.run_id, "--submission", str(HONEST), "--sandbox", "local")
+    unsafe = shared_launcher.cli(*arguments, PYTHONPATH=str(ROOT))
+    assert unsafe.returncode != 0
+    assert "isolates nothing" in unsafe.stderr
+    unfinished = RunPaths(Path(shutil.copytree(session.root, tmp_path / session.run_id)))
+    unfinished.result.unlink()
+    with pytest.raises(UserError, match="has no result"):
+        plan_reproduction(unfinished, ReproductionRequest())
+    assert sorted(session.root.glob("*")) == before
+    assert verify_run(session).holds
+
+
+def test_an_earlier_versions_run_needs_the_commands_to_be_named(tmp_path: Path) -> None:
+    with tarfile.open(Path(__file__).with_name("earlier_version_run.tar.xz")) as archive:
+        archive.extractall(tmp_path, filter="data")
+    run = RunPaths(next(path for path in tmp_path.iterdir() if path.is_dir()))
+    before = sorted(run.root.rglob("*"))
+    with pytest.raises(UserError, match="--entry"):
+        plan_reproduction(run, ReproductionRequest())
+    plan = plan_reproduction(run, ReproductionRequest(entry=("python agent/train.py",)))
+    assert [step.argv for step in plan.found.steps] == [("python", "agent/train.py")]
+    assert sorted(run.root.rglob("*")) == before
+
+
+def test_ctrl_c_leaves_the_record_as_it_was(shared_launcher: RunLauncher, session: RunPaths) -> None:
+    before = session.additions.read_bytes() if session.additions.exists() else None
+    folders = list_reproductions(session)
+    process = subprocess.Popen(
+        shared_launcher.command("reproduce", session.run_id, "--submission", str(HONEST)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=shared_launcher.environment(PYTHONPATH=str(ROOT)),
+    )
+    while process.poll() is None and not any(map(has_begun, list_reproductions(session) - folders)):
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=300)
+    assert process.returncode == 130, errors
+    assert "nothing was added" in errors
+    assert list_reproductions(session) == folders
+    assert (session.additions.read_bytes() if session.additions.exists() else None) == before
+    assert verify_run(session).holds
+
+
+def list_reproductions(run: RunPaths) -> set[Path]:
+    return set(run.reproductions.glob("*")) if run.reproductions.exists() else set()
+
+
+def has_begun(folder: Path) -> bool:
+    ledger = RunPaths(folder).ledger
+    entries: list[dict[str, Any]] = []
+    if ledger.exists():
+        entries = [json.loads(line) for line in ledger.read_text().splitlines() if line.endswith("}")]
+    return any(entry["kind"] == "started" for entry in entries)
