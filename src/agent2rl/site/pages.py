@@ -150,7 +150,8 @@ def _list_check_badges(run: RunListing) -> list[Badge]:
     found = [badges[checks.verified]]
     for name, outcome in (("reproduced", checks.reproduced), ("audited", checks.audited)):
         if outcome is not None:
-            found.append(Badge("good", name) if outcome else Badge("bad", f"not {name}"))
+            claim = "By additions to the record, which its sender made."
+            found.append(Badge("accent", name, claim) if outcome else Badge("bad", f"not {name}", claim))
     return found
 
 
