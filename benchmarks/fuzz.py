@@ -30,6 +30,8 @@ from tests.gateway.fake_provider import (
     MODEL,
     REAL_KEY,
     WIRES,
+    ProviderReply,
+    ProviderRequest,
     answer_in_wire_format,
     get_request_path,
     make_request,
@@ -96,7 +98,12 @@ def open_api(place: Path) -> Iterator[Any]:
 def open_gateway(_: Path) -> Iterator[Any]:
     """A gateway before a provider that answers every request well."""
     with serve_provider() as provider:
-        provider.answer = lambda heard: (provider.heard.clear(), answer_in_wire_format(heard))[1]
+
+        def answer(heard: ProviderRequest) -> ProviderReply:
+            provider.heard.clear()  # or they would fill the memory
+            return answer_in_wire_format(heard)
+
+        provider.answer = answer
         driver = drivers.parse_driver(f"{MODEL}@{provider.url}")
         gateway = Gateway(driver, Key(REAL_KEY), UsageCaps(), load_prices(), lambda _: None)
         with closing(gateway):
@@ -230,7 +237,7 @@ def draw_api_request(dice: random.Random, schema: dict[str, Any]) -> FuzzRequest
     return _damage_head(dice, method.upper(), path.replace("{number}", number) + query, body)
 
 
-def draw_gateway_request(dice: random.Random, _: dict[str, Any]) -> FuzzRequest:
+def draw_gateway_request(dice: random.Random, _schema: dict[str, Any]) -> FuzzRequest:
     wire, streams = dice.choice(WIRES), dice.random() < 0.3
     model = MODEL if dice.random() < 0.9 else "other"
     value: Any = make_request(wire, streams, dice.choice(ODD_TEXTS[5:]), model)

@@ -72,7 +72,7 @@ def fields(cls: type) -> list[Field]:
         if base.__module__.startswith("agent2rl."):
             found |= {field.name: field for field in _own(_definition(base).body)}
             found |= {} if issubclass(cls, BaseModel) else _properties(_definition(base).body)
-    return list(found.values())
+    return [field for field in found.values() if not field.name.startswith("_")]
 
 
 def methods(cls: type) -> str:
@@ -149,7 +149,7 @@ def _method(node: ast.FunctionDef) -> str:
 
 
 def _is_property(node: ast.FunctionDef) -> bool:
-    return any(ast.unparse(each) == "property" for each in node.decorator_list)
+    return any(ast.unparse(each) in ("property", "cached_property") for each in node.decorator_list)
 
 
 def _docstring(cls: type) -> str:

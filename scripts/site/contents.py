@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import click
 
-from agent2rl import registry
+from agent2rl import notebook, registry
 from agent2rl.agents import folder as agent_folder
 from agent2rl.campaign import campaign_file as campaign
 from agent2rl.cli.main import cli
@@ -93,6 +93,9 @@ def python() -> str:
     parts += ["## agent2rl.core.errors", f"```text\n{inspect.getdoc(errors)}\n```"]
     parts += ["## agent2rl.record.reader", classes.prose(inspect.getdoc(reader) or "")]
     parts += [classes.functions(reader.read_run, reader.read_results), classes.record(reader.RunView)]
+    parts += ["## agent2rl.notebook", classes.prose(inspect.getdoc(notebook) or "")]
+    parts += [classes.functions(notebook.load_runs, notebook.compare)]
+    parts += [classes.record(kind) for kind in (notebook.RunCollection, notebook.LoadedRun)]
     return "\n\n".join(parts)
 
 

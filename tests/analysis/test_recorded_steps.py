@@ -98,6 +98,23 @@ def test_launchers_modules_and_copies_of_files_are_steps() -> None:
     assert list_commands(recording.find()) == list(commands)
 
 
+def test_an_installed_program_is_a_step_if_it_wrote_the_model_or_served_one() -> None:
+    recording = Recording()
+    recording.add("python /opt/venv/bin/vllm serve ../models/base", 5, 5000)
+    recording.add("python /opt/venv/bin/huggingface-cli download x", 10, 20)
+    recording.add("python /opt/venv/bin/trl sft --output ../output/final", 40, 300)
+    recording.save("output/final", 299)
+    assert [step.argv[2] for step in recording.find().steps] == ["serve", "sft"]
+
+
+def test_an_agents_own_programs_above_a_step_are_no_servers() -> None:
+    recording = Recording()
+    runtime = recording.add("python -m openhands.runtime", 5, 5000, parent=SHELL)
+    recording.add("python train.py", 40, 300, parent=runtime)
+    recording.save("output/final", 299)
+    assert list_commands(recording.find()) == ["python train.py"]
+
+
 def test_trainings_of_other_models_are_left_out_unless_a_later_step_names_them() -> None:
     recording = Recording()
     for at, name in ((10, "first"), (110, "second"), (210, "warmup")):

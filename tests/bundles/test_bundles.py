@@ -10,19 +10,23 @@ import pytest
 
 from agent2rl.bundles.secret_scan import SecretScanner, scan_code
 from agent2rl.bundles.unpacking import open_bundle
+from agent2rl.core.audit_records import Audit
 from agent2rl.core.reproduction import Reproduction
 from agent2rl.record.additions import append_addition, read_additions
 from agent2rl.record.ledger import read_ledger
 from agent2rl.record.paths import RunPaths
 from agent2rl.record.reader import read_run
 from agent2rl.report import run_report
-from tests.helpers.bundle_files import BundleParts
+from tests.helpers.bundle_files import BundleParts, unpack_earlier_run
 from tests.helpers.run_launcher import FinishedRun, RunLauncher
 
 KEY = "sk-proj-" + "abcDEF123" * 4
 PASSWORD = "correct-horse-battery"
 AGENT = f"""
 (WORKSPACE / "code" / "train.py").write_text("step = 1\\n")
+for name in ("Logs/a.log", "logs/b.log", "odd name.log", "x.log/y.log"):
+    (OUTPUT / name).parent.mkdir(exist_ok=True)
+    (OUTPUT / name).write_text("a name that cannot prevent a bundle\\n")
 rows = [{{"step": step, "loss": 2 / (step + 1), "reward": step / 100}} for step in range(50)]
 (OUTPUT / "log.jsonl").write_text("".join(json.dumps(row) + "\\n" for row in rows))
 submit(trained("v1", problems=5))
@@ -161,11 +165,16 @@ def test_nothing_is_left_where_a_run_cannot_be_bundled(
     assert "agent2rl resume" in refuse(changed.root)
     (tmp_path / "empty").mkdir()
     assert "There is no run" in refuse(tmp_path / "empty")
+    nothing_trained = unpack_earlier_run(tmp_path / "earlier")
+    shutil.rmtree(nothing_trained.submission_paths(3).model)
+    assert "does not hold" in refuse(nothing_trained.root, "--with-model")
     assert "There is no key" in refuse(run.paths.root, "--sign", str(tmp_path / "none"))
     again = shared_launcher.cli("bundle", run.result.run_id)
     assert again.returncode == 2
     assert "already exists" in again.stderr
-    assert shared_launcher.cli("resume", str(bundle)).returncode == 2
+    resumed = shared_launcher.cli("resume", str(bundle))
+    assert resumed.returncode == 2
+    assert "is a bundle, and this command needs a run directory" in resumed.stderr
 
 
 def test_a_secret_in_scores_or_code_is_refused_unless_it_is_declared_none(
@@ -185,6 +194,8 @@ def test_a_secret_in_scores_or_code_is_refused_unless_it_is_declared_none(
     assert found[0].where.startswith("revisions/ (commit ")
     refused = shared_launcher.cli(*command[:2], "-o", str(tmp_path / "no"), AGENT_SECRET="agent2rl")
     assert "--without-code" in refused.stderr
+    assert SecretScanner({}, frozenset({"all"})).scan(KEY.encode(), "file") == []
+    assert SecretScanner({"MY_KEY": KEY}, frozenset({"all"})).scan(KEY.encode(), "file") != []
 
 
 @pytest.mark.parametrize(
@@ -262,3 +273,25 @@ def test_a_bundle_has_the_results_of_reproductions_without_their_runs(
         assert not bundle.paths.reproductions.exists()
         (reproduction,) = read_additions(bundle.paths, head).list_reproductions()
     assert reproduction == answer
+
+
+def test_a_site_takes_bundles_and_names_those_that_it_refuses(
+    shared_launcher: RunLauncher, earlier_run: RunPaths, tmp_path: Path
+) -> None:
+    head = read_ledger(earlier_run.ledger, earlier_run.ledger_head).entries[-1].hash
+    audit = Audit(done=True, judge="panel", at=1.0, ledger_head=head, votes=3, valid_votes=3)
+    append_addition(earlier_run, "audit", audit.model_dump(mode="json"))
+    sent = tmp_path / "sent"
+    sent.mkdir()
+    path = sent / "good.tar.zst"
+    assert shared_launcher.cli("bundle", str(earlier_run.root), "-o", str(path)).returncode == 0
+    (sent / "cut.tar.zst").write_bytes(path.read_bytes()[:-100])
+    done = shared_launcher.cli("site", str(sent), "-o", str(tmp_path / "site"))
+    assert done.returncode == 0, done.stderr
+    assert "cut.tar.zst is not shown: cut.tar.zst is refused" in done.stderr
+    (row,) = json.loads((tmp_path / "site" / "data" / "runs.json").read_text(encoding="utf-8"))["runs"]
+    assert row["run_id"] == earlier_run.run_id
+    checks = row["checks"]
+    assert (checks["verified"], checks["audited"], checks["reproduced"]) == (True, True, None)
+    strict = shared_launcher.cli("site", str(sent), "-o", str(tmp_path / "site"), "--require-verified")
+    assert strict.returncode == 1

@@ -84,7 +84,7 @@ webshop-mini.
     "agent2rl run --task gsm8k-mini --agent clade-code": """\
 error: There is no agent named 'clade-code'.
        Did you mean 'claude-code'? Known agents: claude-code, codex, folder, gemini-cli, mini-swe, nop, \
-opencode, openhands, rdagent, recipe, script.
+opencode, openhands, rdagent, recipe, script, submit.
 """,
     "agent2rl show yesterday": """\
 error: There is no run 'yesterday': neither a run directory nor an id below RUNS.

@@ -23,7 +23,17 @@ SHOWN = {"text", "json", "jsonl", "toml"}
 SETUP = {"make demo", "make test"}
 """What sets a machine up; the continuous integration runs these, not the tests that they run."""
 
-LONG_PAGES = {"adding-a-task.md", "campaigns.md", "protocols.md", "reproduce.md", "run-directory.md"}
+LONG_PAGES = {
+    *(
+        "adding-a-task.md",
+        "campaigns.md",
+        "protocols.md",
+        "reproduce.md",
+        "run-directory.md",
+        "site.md",
+        "submitting.md",
+    ),
+}
 
 
 def mark_long_pages() -> list[object]:

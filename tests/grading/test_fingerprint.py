@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,7 @@ EXPECTED = [4.0, 2.0, 0.0, -2.0, -2.0, 5.0, 1.0, -4.0]
 
 
 def shapes_of_llama(
-    layers: int, hidden: int, inner: int, keys: int, vocabulary: int, tied: bool = False
+    layers: int, hidden: int, inner: int, keys: int, vocabulary: int
 ) -> dict[str, tuple[int, ...]]:
     parts = {
         "self_attn.q_proj": (hidden, hidden),
@@ -92,8 +93,9 @@ def shapes_of_llama(
         for number in range(layers)
         for name, shape in parts.items()
     }
-    matrices["model.embed_tokens.weight"] = (vocabulary, hidden)
-    return matrices if tied else matrices | {"lm_head.weight": (vocabulary, hidden)}
+    for name in ("model.embed_tokens.weight", "lm_head.weight"):
+        matrices[name] = (vocabulary, hidden)
+    return matrices
 
 
 @pytest.mark.parametrize(
@@ -175,10 +177,8 @@ def list_hostile_files(data: bytes) -> Iterator[tuple[str, bytes]]:
     yield "two matrices", edit_header(data, lambda header: header.update(matrices=[first, first]))
     for shape, dtype in (([1 << 62, 8], "F32"), ([1, 2], "F32"), ([48, 64], "I8"), ([48, 64], "object")):
         entry = {"name": "a", "dtype": dtype, "shape": shape}
-        yield (
-            "impossible dtype or shape",
-            edit_header(data, lambda header, e=entry: header.update(matrices=[e])),
-        )
+        change = partial(dict.update, matrices=[entry])
+        yield "impossible dtype or shape", edit_header(data, change)
 
 
 def test_a_hostile_fingerprint_is_refused_with_the_reason(made: Fingerprint, tmp_path: Path) -> None:

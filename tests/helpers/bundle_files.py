@@ -8,7 +8,7 @@ import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from agent2rl.bundles.archive import END, make_header
 from agent2rl.bundles.bundle_record import FOLDER, RECORD_NAME, SIGNATURE_NAME
@@ -106,7 +106,7 @@ def make_any_header(name: str, size: int) -> bytes:
 
 
 def make_typed_header(
-    kind: bytes, target: str = "", form: int = tarfile.GNU_FORMAT, **pax: str
+    kind: bytes, target: str = "", form: Literal[0, 1, 2] = tarfile.GNU_FORMAT, **pax: str
 ) -> MakeHeader:
     """The header of a link, a device or anything else."""
 

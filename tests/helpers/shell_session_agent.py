@@ -57,7 +57,7 @@ cat > train.py <<'END'
 submit() {{ python - "$1" <<'END'
 {SUBMIT}END
 }}
-PROBLEMS=60 python train.py honest
+PROBLEMS=30 python train.py honest
 submit output/honest
 
 # trained for show, then replaced by other weights

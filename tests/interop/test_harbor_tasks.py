@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from agent2rl.core.errors import MachineError, UserError
-from agent2rl.interop.harbor_task import HarborGrading, format_toml, read_grading
+from agent2rl.interop.harbor_export import HarborOptions, export_harbor_task
+from agent2rl.interop.harbor_task import HarborGrading, Table, format_toml, read_grading
 from agent2rl.interop.harbor_verifier import grade_trial
 from agent2rl.models.abacus import MODEL, Abacus
+from agent2rl.run.settings import Settings
 from tests.helpers.run_launcher import RunLauncher
 
 
@@ -30,6 +32,12 @@ def task(shared_launcher: RunLauncher) -> Path:
 @pytest.fixture(scope="module")
 def model(task: Path, shared_launcher: RunLauncher) -> Path:
     return shared_launcher.cache / "models" / "abacus"
+
+
+def read_training_rows(task: Path) -> list[dict[str, str]]:
+    """Return what the agent of a task trains on."""
+    lines = (task / "environment/workspace/data/train.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
 
 
 def grade(task: Path, model: Path, submission: Path, logs: Path, launcher: RunLauncher) -> dict[str, float]:
@@ -70,7 +78,7 @@ def test_the_side_of_the_agent_has_no_evaluation_data_and_no_code_that_makes_it(
     )
     assert done.returncode != 0
     assert "gsm8k-mini" in done.stderr
-    rows = [json.loads(line) for line in (task / "environment/workspace/data/train.jsonl").open()]
+    rows = read_training_rows(task)
     assert rows
     assert all("train" in row["id"] for row in rows)
 
@@ -101,7 +109,7 @@ def test_an_export_that_fails_leaves_nothing(launcher: RunLauncher) -> None:
 def test_a_trained_submission_is_rewarded_with_its_heldout_improvement(
     task: Path, model: Path, tmp_path: Path, shared_launcher: RunLauncher
 ) -> None:
-    rows = [json.loads(line) for line in (task / "environment/workspace/data/train.jsonl").open()]
+    rows = read_training_rows(task)[:100]
     trained = Abacus.load(model)
     trained.fit([row["question"] for row in rows], [row["answer"] for row in rows], seed=0)
     (tmp_path / "final").mkdir()
@@ -119,6 +127,35 @@ def test_no_submission_is_worth_nothing(
 ) -> None:
     reward = grade(task, model, tmp_path / "final", tmp_path / "logs", shared_launcher)
     assert reward == {"reward": 0.0, "scored": 0}
+
+
+@pytest.mark.parametrize(
+    ("task_name", "engine", "message"),
+    [
+        ("alpacaeval", "transformers", "scored by a judge"),
+        ("gsm8k-mini", "steam", "Known engines|There is no engine"),
+        ("gsm9k", "transformers", "There is no task"),
+    ],
+)
+def test_what_cannot_be_graded_there_is_refused_and_leaves_nothing(
+    task_name: str, engine: str, message: str, tmp_path: Path
+) -> None:
+    options = HarborOptions(task_name, "abacus", engine, wall_seconds=60, grading_seconds=60)
+    with pytest.raises(UserError, match=message):
+        export_harbor_task(options, tmp_path / "new", Settings(tmp_path / "runs", tmp_path / "cache"), print)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.thorough
+def test_a_refused_submission_is_worth_nothing_and_a_link_leads_nowhere(
+    task: Path, model: Path, tmp_path: Path, shared_launcher: RunLauncher
+) -> None:
+    (tmp_path / "final").mkdir()
+    (tmp_path / "final" / "model.safetensors").symlink_to(model / "model.safetensors")
+    reward = grade(task, model, tmp_path / "final", tmp_path / "logs", shared_launcher)
+    assert reward == {"reward": 0.0, "scored": 0}
+    (log,) = (tmp_path / "logs" / "runs").glob("*/agent.log")
+    assert "link" in log.read_text()
 
 
 def test_another_base_model_is_an_error_and_no_reward(task: Path, model: Path, tmp_path: Path) -> None:
@@ -157,7 +194,7 @@ def test_import_refuses_a_grading_of_another_version(task: Path, tmp_path: Path)
 
 
 def test_a_table_is_read_as_it_was_written() -> None:
-    table = {"a": 'quote " \\ \x7f \n é', "b": [1, 2.5, True], "c": {"d": "e"}}
+    table: Table = {"a": 'quote " \\ \x7f \n é', "b": [1, 2.5, True], "c": {"d": "e"}}
     assert tomllib.loads(format_toml({"": {"x": 1}, "t": table})) == {"x": 1, "t": table}
 
 

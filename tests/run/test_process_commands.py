@@ -12,8 +12,8 @@ def run_and_read(
 ) -> CommandLine:
     """Read a program's command line once it runs."""
     program = [sys.executable, "-c", code, *arguments]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(program, cwd=directory, env=environment, **pipes) as process:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(program, cwd=directory, env=environment, stdin=pipe, stdout=pipe) as process:
         assert process.stdout is not None
         process.stdout.readline()
         command = read_command_line(process.pid)

@@ -111,6 +111,84 @@ DENIED_CASES = {
         ROOT_IN_CONTAINER,
         "/etc/subuid",
     ),
+    "Docker's daemon is for its group": (
+        (
+            "permission denied while trying to connect to the Docker daemon socket at "
+            'unix:///var/run/docker.sock: Get "http://%2Fvar%2Frun%2Fdocker.sock/v1.50/info": dial unix '
+            "/var/run/docker.sock: connect: permission denied"
+        ),
+        USER,
+        "usermod -aG docker",
+    ),
+    "Docker's daemon is not there": (
+        "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?",
+        USER,
+        "systemctl start docker",
+    ),
+    "Docker's daemon is elsewhere": (
+        (
+            'Error response from daemon: invalid mount config for type "bind": bind source path does not '
+            "exist: /home/me/runs/1/workspace"
+        ),
+        USER_IN_CONTAINER,
+        "where the engine's daemon runs",
+    ),
+    "Docker without the toolkit for GPUs": (
+        'Error response from daemon: could not select device driver "" with capabilities: [[gpu]]',
+        ROOT,
+        "nvidia-container-toolkit",
+    ),
+    "an image without this Python": (
+        (
+            "Error response from daemon: failed to create shim task: OCI runtime create failed: runc create "
+            'failed: unable to start container process: exec: "/usr/bin/python3.12": stat '
+            "/usr/bin/python3.12: no such file or directory: unknown"
+        ),
+        USER,
+        "outside of /usr",
+    ),
+    "an image that closes the directory of this Python": (
+        (
+            "Error: unable to start container: runc: runc create failed: unable to start container process: "
+            'exec: "/srv/v/bin/python": stat /srv/v/bin/python: permission denied: OCI permission denied'
+        ),
+        ROOT,
+        "in another place",
+    ),
+    "Podman without subordinate ids": (
+        (
+            "Error: keep-id requires additional UIDs or GIDs defined in /etc/subuid and /etc/subgid to "
+            "function correctly: %!w(<nil>)"
+        ),
+        USER,
+        "--add-subuids",
+    ),
+    "Podman in a container without namespaces": (
+        "cannot clone: Operation not permitted Error: cannot re-exec process",
+        USER_IN_CONTAINER,
+        "seccomp=unconfined",
+    ),
+    "Podman with both versions of cgroups": (
+        (
+            "Error: OCI runtime error: crun: cgroups in hybrid mode not supported, drop all controllers from "
+            "cgroupv2"
+        ),
+        ROOT,
+        "install runc",
+    ),
+    "Apptainer at the limit of namespaces": (
+        (
+            "ERROR  : Failed to create user namespace: maximum number of user namespaces exceeded, check "
+            "/proc/sys/user/max_user_namespaces"
+        ),
+        USER,
+        f"sysctl -w {COUNT}=65536",
+    ),
+    "Apptainer without user namespaces": (
+        "ERROR  : Failed to create user namespace: not allowed to create user namespace",
+        USER,
+        "apptainer-suid",
+    ),
     "not installed": ("bwrap is not installed.", USER, "apt-get install bubblewrap"),
 }
 

@@ -9,8 +9,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
+from agent2rl import registry
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import RunResult
 from agent2rl.core.reproduction import Reproduction
@@ -18,6 +20,8 @@ from agent2rl.grading.verify import verify_run
 from agent2rl.record.paths import RunPaths
 from agent2rl.record.reader import read_run
 from agent2rl.run.reproduction_plan import ReproductionRequest, plan_reproduction
+from agent2rl.sandboxes import landlock
+from tests.dashboard.conftest import serve_dashboard
 from tests.helpers.run_launcher import RunLauncher
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,12 +32,16 @@ HONEST, SHOW, DELETED, ENCODED = 1, 2, 3, 4
 @pytest.fixture(scope="module")
 def session(shared_launcher: RunLauncher) -> RunPaths:
     """A run in which an agent submits four models."""
-    options = ("--agent", "tests.helpers.shell_session_agent:AGENT", "--json", "--no-report")
-    done = shared_launcher.cli("run", "--task", "gsm8k-mini", *options, PYTHONPATH=str(ROOT))
+    return run_session(shared_launcher)
+
+
+def run_session(launcher: RunLauncher, *options: str) -> RunPaths:
+    agent = ("--agent", "tests.helpers.shell_session_agent:AGENT", "--json", "--no-report")
+    done = launcher.cli("run", "--task", "gsm8k-mini", *agent, *options, PYTHONPATH=str(ROOT))
     assert done.returncode == 0, done.stderr
     result = RunResult.model_validate_json(done.stdout)
     assert result.scored == ENCODED
-    return RunPaths(shared_launcher.runs / result.run_id)
+    return RunPaths(launcher.runs / result.run_id)
 
 
 def reproduce(launcher: RunLauncher, run: RunPaths, number: int, *options: str) -> tuple[int, Reproduction]:
@@ -44,14 +52,14 @@ def reproduce(launcher: RunLauncher, run: RunPaths, number: int, *options: str) 
 
 
 def test_an_honest_submission_is_reproduced_and_every_view_of_the_run_says_so(
-    shared_launcher: RunLauncher, session: RunPaths
+    shared_launcher: RunLauncher, session: RunPaths, tmp_path: Path
 ) -> None:
     head = verify_run(session).head
     code, answer = reproduce(shared_launcher, session, HONEST)
     assert (code, answer.answer, answer.same_weights, answer.split) == (0, "reproduced", True, "heldout")
     assert answer.original == answer.retrained
     assert [step.argv for step in answer.steps] == [("python", "train.py", "honest")]
-    assert (answer.steps[0].directory, answer.steps[0].environment) == ("code", {"PROBLEMS": "60"})
+    assert (answer.steps[0].directory, answer.steps[0].environment) == ("code", {"PROBLEMS": "30"})
 
     verification = verify_run(session, head)
     assert verification.holds, verification.fault
@@ -64,6 +72,8 @@ def test_an_honest_submission_is_reproduced_and_every_view_of_the_run_says_so(
     board = json.loads(shared_launcher.cli("leaderboard", "--format", "json").stdout)
     assert [row["all"]["reproduced"] for row in board["rows"]] == [{"reproduced": 1}]
     assert "| 1 of 1 |" in shared_launcher.cli("leaderboard", "--format", "markdown").stdout
+    with serve_dashboard(session.root.parent, tmp_path) as dashboard:
+        assert '<span class="badge good">reproduced</span>' in httpx.get(f"{dashboard.url}/table").text
 
 
 def test_recorded_code_cannot_see_the_models_of_the_original_run(
@@ -87,6 +97,14 @@ def test_weights_from_elsewhere_are_not_reproduced(shared_launcher: RunLauncher,
     assert answer.difference is not None
     assert answer.retrained.value < answer.original.value
     assert answer.difference.ci.high < 0
+
+
+@pytest.mark.thorough
+def test_code_that_knew_its_workspace_by_the_path_of_the_host_is_reproduced(launcher: RunLauncher) -> None:
+    if not landlock.read_version() or registry.find_sandbox("confined").check().broken:
+        pytest.skip("the confined sandbox cannot run here")
+    run = run_session(launcher, "--sandbox", "confined")
+    assert reproduce(launcher, run, HONEST)[1].answer == "reproduced"
 
 
 def test_a_deleted_script_and_weights_hidden_beside_the_code_cannot_be_reproduced(

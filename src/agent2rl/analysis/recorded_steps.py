@@ -4,12 +4,16 @@ A step is the first process on its branch of the process tree that runs a file o
 of this package, or a copy of files (`cp`, `mv`). What a step starts belongs to it. Shells and agents above it
 are not steps.
 
+Installed programs (`trl sft`, `vllm serve`) are tools: steps only if they wrote the model, or ran beside a
+step.
+
 A step that wrote other models than the submitted one is left out, unless a later step names these models. Of
 equal steps the last one counts: with the same code, the earlier ones would write the same again.
 """
 
 import math
 import posixpath
+import re
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +26,8 @@ from agent2rl.analysis.program_names import LAUNCHERS, PYTHON, SHELLS
 from agent2rl.core.events import FileSeen, ProcessEnd, ProcessStart, TimelineEvent
 from agent2rl.core.reproduction import WORKSPACE_MARK, RecordedStep
 
+INLINE = re.compile(r"-\w*c\w*")
+"""The option of a shell that takes its commands from the command line."""
 FILE_COMMANDS = {"cp", "mv", "ln", "rsync"}
 OWN_MODULES = "agent2rl."
 AGENT_FOLDER = "agent/"
@@ -32,6 +38,8 @@ POLL_SECONDS, CLOCK_SECONDS = 0.6, 2.0
 """How long before its end a process was seen last: usually, and on a busy machine."""
 SHORTEST_NAME = 3
 """A model's folder with a shorter name is looked for by its whole path alone."""
+KINDS = ("step", "unsaved", "tool", "other")
+"""Of several programs that may have written a model, the first kind is the likeliest."""
 MOST_STEPS, MOST_LISTED, LONGEST_SHOWN = 200, 20, 200
 NOT_NEEDED = "it wrote other models, or was still running"
 
@@ -74,7 +82,7 @@ class _Program:
     start: ProcessStart
     ended: float
     argv: tuple[str, ...]
-    kind: Literal["step", "unsaved", "other"] = "other"
+    kind: Literal["step", "unsaved", "tool", "other"] = "other"
     why: str = ""
     """Why it cannot run again."""
     wrote: tuple[str, ...] = ()
@@ -106,8 +114,8 @@ def find_steps(events: Sequence[TimelineEvent], workspace: RecordedWorkspace) ->
     if writer and writer.kind == "unsaved":
         return FoundSteps(problem=f"{writer.why}: {writer.shown}")
     unsaved = [each for each in programs if each.kind == "unsaved"]
-    candidates = [each for each in programs if each.kind == "step"]
-    needed = _select_needed(candidates, writer, workspace)
+    candidates = [each for each in programs if each.kind == "step" or each is writer]
+    needed = _add_servers(_select_needed(candidates, writer, workspace), programs)
     kept = _drop_repeated(needed)
     if not kept:
         problems = [f"{each.why}: {each.shown}" for each in unsaved]
@@ -158,6 +166,7 @@ def _find_first_on_branches(programs: Sequence[_Program], workspace: RecordedWor
     """Return the programs that count, without those that one of them started."""
     found: list[_Program] = []
     covered: dict[int, bool] = {}
+    parents = {program.start.pid: program.start.parent for program in programs}
     for program in programs:
         classified = _classify(program, workspace)
         is_agent = workspace.driven and program.start.parent not in covered
@@ -167,7 +176,16 @@ def _find_first_on_branches(programs: Sequence[_Program], workspace: RecordedWor
             covered[program.start.pid] = False
         elif classified.kind != "other" and not is_covered:
             found.append(classified)
-    return found
+    above = {pid for each in found if each.kind != "tool" for pid in _list_ancestors(each, parents)}
+    return [each for each in found if each.kind != "tool" or each.start.pid not in above]
+
+
+def _list_ancestors(program: _Program, parents: Mapping[int, int]) -> Iterator[int]:
+    pid, seen = program.start.parent, {program.start.pid}
+    while pid in parents and pid not in seen:
+        yield pid
+        seen.add(pid)
+        pid = parents[pid]
 
 
 def _runs_file(program: _Program) -> bool:
@@ -183,7 +201,7 @@ def _classify(program: _Program, workspace: RecordedWorkspace) -> _Program:
         return _classify_python(program, rest, workspace)
     if name in SHELLS:
         scripts = [word for word in rest if not word.startswith("-")]
-        is_inline = any(word.startswith("-") and "c" in word for word in rest[:3])
+        is_inline = any(INLINE.fullmatch(word) for word in rest[:3])
         if scripts and not is_inline:
             return _classify_file(program, scripts[0], workspace)
     elif name in FILE_COMMANDS:
@@ -229,9 +247,12 @@ def _classify_file(program: _Program, name: str, workspace: RecordedWorkspace) -
 
 
 def _classify_arguments(program: _Program, words: Iterable[str], workspace: RecordedWorkspace) -> _Program:
-    """Classify an installed program: it is a step if it is given a file of the code."""
-    paths = (workspace.find_path(word, program.start.directory) for word in words if not word.startswith("-"))
-    return _as_step(program) if any(path in workspace.files for path in paths) else program
+    """Classify an installed program: it is a step if it is given a file of the code, and else a tool."""
+    values = (word.partition("=")[2] if word.startswith("-") else word for word in words)
+    paths = [workspace.find_path(value, program.start.directory) for value in values if value]
+    if any(path in workspace.files for path in paths):
+        return _as_step(program)
+    return program if program.start.exact is False else replace(program, kind="tool")
 
 
 def _as_step(program: _Program) -> _Program:
@@ -281,7 +302,7 @@ def _find_writer(
         running,
         key=lambda each: (
             max(0.0, each.measure_distance(at) - POLL_SECONDS),
-            each.kind != "step",
+            KINDS.index(each.kind),
             -each.start.began,
         ),
         default=None,
@@ -306,15 +327,27 @@ def _select_needed(
         return list(programs)
     kept: list[_Program] = []
     code = "\n".join(workspace.files.values())
+    in_code = {path: _is_named(path, code) for path in {path for each in programs for path in each.wrote}}
     for program in reversed(programs):
         is_later = program.start.began > writer.start.began
         if program is not writer and is_later and program.ended >= workspace.accepted_at:
             continue  # it did something else meanwhile, such as submitting
-        texts = "\n".join([code, *(" ".join(each.argv) for each in kept)])
-        is_named = any(_is_named(path, texts) for path in program.wrote)
+        commands = "\n".join(" ".join(each.argv) for each in kept)
+        is_named = any(in_code[path] or _is_named(path, commands) for path in program.wrote)
         if program is writer or not program.wrote or is_named or program.wrote == writer.wrote:
             kept.insert(0, program)
     return kept
+
+
+def _add_servers(kept: Sequence[_Program], programs: Sequence[_Program]) -> list[_Program]:
+    """Add tools that were running when a step began, such as an inference server."""
+    servers = [
+        each
+        for each in programs
+        if each.kind == "tool" and any(each.start.began < step.start.began < each.ended for step in kept)
+    ]
+    chosen = {id(each) for each in (*kept, *servers)}
+    return [each for each in programs if id(each) in chosen]
 
 
 def _is_named(path: str, text: str) -> bool:

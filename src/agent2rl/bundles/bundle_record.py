@@ -154,6 +154,14 @@ def find_listing_fault(names: Sequence[str]) -> str | None:
         return f"there are {len(names):,} files; {MOST_FILES:,} are accepted"
     if any(one >= other for one, other in pairwise(names)):
         return "the files are not sorted, or a name is there twice"
+    if fault := find_collision(names):
+        return fault
+    missing = [name for name in REQUIRED if name not in {*names}]
+    return f"{missing[0]} is missing" if missing else None
+
+
+def find_collision(names: Sequence[str]) -> str | None:
+    """Return why not every system can have files with these names beside each other, or None."""
     lower = [name.lower() for name in names]
     if len({*lower}) < len(names):
         return "two names differ only in upper and lower case"
@@ -162,10 +170,7 @@ def find_listing_fault(names: Sequence[str]) -> str | None:
         for folder in accumulate(name.split("/")[:-1], "{}/{}".format):
             if folders.setdefault(folder.lower(), folder) != folder:
                 return "two folders differ only in upper and lower case"
-    if folders.keys() & {*lower}:
-        return "a name is both a file and a folder"
-    missing = [name for name in REQUIRED if name not in {*names}]
-    return f"{missing[0]} is missing" if missing else None
+    return "a name is both a file and a folder" if folders.keys() & {*lower} else None
 
 
 def _find_size_fault(record: BundleRecord) -> str | None:

@@ -30,6 +30,7 @@ from agent2rl.bundles.bundle_record import (
     BundleRecord,
     LeftOutFiles,
     ScrubbedFile,
+    find_collision,
     find_name_fault,
     list_fingerprints,
 )
@@ -106,8 +107,10 @@ def write_bundle(
     head = _require_intact_record(paths)
     with TemporaryDirectory(prefix="agent2rl-bundle-") as folder:
         left_out = list(_list_left_out(view, options))
+        if options.with_model:
+            _require_best_weights(view)
         sources = _list_sources(view, _find_report(paths, Path(folder)), left_out)
-        if (paths.revisions.is_dir()) and not options.without_code:
+        if paths.revisions.is_dir() and not options.without_code:
             hint = "Leave the agent's code out: --without-code. A commit cannot be changed. "
             refuse_secrets(scan_code(paths.revisions, scanner), hint + NOT_SECRET_HINT)
         record, secrets = _make_record(view, head, sources, left_out, scanner)
@@ -136,6 +139,15 @@ def _require_intact_record(paths: RunPaths) -> str:
             "A bundle is evidence, so this run cannot be bundled. Look at it with `agent2rl verify`.",
         )
     return verification.head
+
+
+def _require_best_weights(view: RunView) -> None:
+    best = view.result.best if view.result else None
+    if best is None or not view.paths.submission_paths(best.id).model.is_dir():
+        raise UserError(
+            f"{view.paths.run_id} has no weights of a best submission.",
+            "Leave out --with-model. `--keep` of a run decides which weights are kept.",
+        )
 
 
 def _list_left_out(view: RunView, options: BundleOptions) -> Iterator[LeftOutFiles]:
@@ -190,12 +202,14 @@ def _list_sources(view: RunView, report: Path, left_out: Sequence[LeftOutFiles])
 def _list_logs(paths: RunPaths) -> Iterator[_SourceFile]:
     """Yield the logs and metrics of the workspace that the timeline names, as far as the limits go."""
     left = LOGS_BYTES
-    names: set[str] = set()
+    names: list[str] = []
     for event in read_events(paths, []):
         seen = _parse_log(event.data) if event.kind == "file" else None
         name = f"{paths.workspace.name}/{seen}"
-        if seen is None or name.lower() in names or find_name_fault(name) or len(names) >= MOST_LOGS:
+        if seen is None or name in names or len(names) >= MOST_LOGS:
             continue
+        if find_name_fault(name) or find_collision([*names, name]):
+            continue  # an agent must not be able to prevent a bundle by the names of its logs
         try:
             with open_plain_file(paths.workspace, seen) as file:
                 size = os.fstat(file.fileno()).st_size
@@ -203,7 +217,7 @@ def _list_logs(paths: RunPaths) -> Iterator[_SourceFile]:
             continue
         if size <= min(LOG_BYTES, left):
             left -= size
-            names.add(name.lower())
+            names.append(name)
             yield _SourceFile(name, paths.workspace, seen)
 
 

@@ -33,7 +33,8 @@ from agent2rl.run.settings import read_user_secrets
     "--not-secret",
     metavar="NAME",
     multiple=True,
-    help="Keep this text, which looks like a secret and is none. An error names it. Can be repeated.",
+    help="Keep this text, which looks like a secret and is none; an error names it. Can be repeated. "
+    "all: keep whatever only looks like one; your own keys are replaced all the same.",
 )
 @runs_dir
 def bundle_command(

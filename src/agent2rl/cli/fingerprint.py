@@ -1,6 +1,7 @@
 """agent2rl fingerprint"""
 
 import re
+import sys
 from pathlib import Path
 
 import click
@@ -111,8 +112,7 @@ def _format_figures(each: SiblingDistance) -> list[str]:
 
 def _print_progress(text: str) -> None:
     """Overwrite one line on a terminal; elsewhere say nothing."""
-    stream = click.get_text_stream("stderr")
-    if stream.isatty():
+    if sys.stderr.isatty():
         end = "\n" if text.startswith("100%") else ""
         click.echo(f"\rsketched {text}  {end}", err=True, nl=False)
 

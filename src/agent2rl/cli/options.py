@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from agent2rl import registry
+from agent2rl.bundles.unpacking import is_bundle
 from agent2rl.core.errors import UserError
 from agent2rl.core.network import normalize_network_policy
 from agent2rl.core.records import PROTOCOLS
@@ -163,6 +164,10 @@ def complete_runs(_: click.Context, __: click.Parameter, incomplete: str) -> lis
 
 def resolve_run(name: str, runs: Path | None) -> RunPaths:
     """Return the run that a command line argument refers to."""
+    if is_bundle(name):
+        raise UserError(
+            f"{name} is a bundle, and this command needs a run directory.", "Name the run itself."
+        )
     try:
         return find_run(name, (runs or read_settings().runs).absolute())
     except OSError as error:
@@ -194,7 +199,7 @@ sandbox = click.option(
     show_default=True,
     shell_complete=complete_names("sandboxes"),
     help="What isolates agents and gradings (see: agent2rl list sandboxes). auto: the first that works "
-    "here of bubblewrap, docker, apptainer and confined.",
+    "here of bubblewrap, docker, podman, apptainer and confined.",
 )
 judge = click.option(
     "--judge",

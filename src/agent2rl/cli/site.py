@@ -1,22 +1,29 @@
 """agent2rl site"""
 
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from agent2rl.bundles.unpacking import SUFFIX, OpenedBundle, is_bundle
+from agent2rl.bundles.verification import verify_bundle
 from agent2rl.cli.leaderboard import include_contaminated
 from agent2rl.cli.options import runs_dir
+from agent2rl.cli.run_argument import unpack_bundle
 from agent2rl.core.errors import UserError
 from agent2rl.grading.verify import verify_run
 from agent2rl.record.paths import RunPaths
+from agent2rl.record.reader import RunView, read_run
 from agent2rl.report.digests import runs_below
 from agent2rl.report.tables import pluralize
 from agent2rl.run.settings import read_settings
-from agent2rl.site.collected_runs import CollectedRuns, FoundRun, collect_runs
+from agent2rl.site.collected_runs import CollectedRuns, FoundRun, RefusedRun, collect_runs
 from agent2rl.site.contents import build_contents
 from agent2rl.site.listing import RunChecks
 from agent2rl.site.references import read_references
@@ -73,8 +80,8 @@ def site_command(
 ) -> None:
     """Write a public leaderboard of runs: a folder of pages that any web server can show, or a browser alone.
 
-    RUNS are run directories, or directories of them. Every run is verified and analysed anew: nothing is
-    taken from the reports of others. A run whose record was changed is shown, but not ranked.
+    RUNS are run directories, bundles, or directories of them. Every run is verified and analysed anew:
+    nothing is taken from the reports of others. A run whose record was changed is shown, but not ranked.
 
     \b
     agent2rl site -o site
@@ -97,10 +104,22 @@ def site_command(
     sys.exit(1 if require_verified and faults else 0)
 
 
-def check_record(paths: RunPaths) -> RunChecks:
+@dataclass
+class _FoundRuns:
+    runs: list[FoundRun] = field(default_factory=list)
+    bundles: dict[Path, OpenedBundle] = field(default_factory=dict)
+    """Those of the runs that came in a bundle, by directory."""
+    refused: list[RefusedRun] = field(default_factory=list)
+
+
+def check_record(bundles: Mapping[Path, OpenedBundle], paths: RunPaths) -> RunChecks:
     """Check what can be checked of a run without running anything. Called in a worker process."""
-    verification = verify_run(paths)
+    bundle = bundles.get(paths.root)
+    verification = verify_bundle(bundle) if bundle else verify_run(paths)
+    view = read_run(paths)
     return RunChecks(
+        reproduced=_was_reproduced(view),
+        audited=None if view.audit is None or not view.audit.done else not view.audit.flags,
         verified=verification.holds,
         fault=verification.fault,
         head=verification.head,
@@ -109,27 +128,65 @@ def check_record(paths: RunPaths) -> RunChecks:
     )
 
 
-def _find_runs(sources: Sequence[Path]) -> list[FoundRun]:
-    found = [FoundRun(paths, source.name) for source in sources for paths in _list_runs(source.absolute())]
-    if not found:
+def _was_reproduced(view: RunView) -> bool | None:
+    again = view.best_reproduction
+    return None if again is None or again.answer == "cannot" else again.answer == "reproduced"
+
+
+def _find_runs(sources: Sequence[Path]) -> _FoundRuns:
+    found = _FoundRuns()
+    for source in sources:
+        for place in _list_runs(source.absolute()):
+            if isinstance(place, RunPaths):
+                found.runs.append(FoundRun(place, source.name))
+            else:
+                _add_bundle(found, place, source.name)
+    if not found.runs and not found.refused:
         raise UserError(
             f"There are no runs below {', '.join(map(str, sources))}.",
-            "Pass run directories, or directories of them: agent2rl site RUNS -o DIR.",
+            "Pass run directories, bundles, or directories of them: agent2rl site RUNS -o DIR.",
         )
     return found
 
 
-def _list_runs(source: Path) -> list[RunPaths]:
-    if not source.is_dir():
-        raise UserError(f"There is no directory {source}.", "Pass run directories, or directories of them.")
-    return [RunPaths(source)] if (source / "spec.json").exists() else runs_below(source)
+def _list_runs(source: Path) -> Iterator[RunPaths | Path]:
+    """Yield run directories, and the paths of bundles."""
+    if is_bundle(str(source)):
+        yield source
+    elif not source.is_dir():
+        raise UserError(
+            f"There is no run directory or bundle {source}.",
+            "Pass run directories, bundles, or directories of them.",
+        )
+    elif (source / "spec.json").exists():
+        yield RunPaths(source)
+    else:
+        yield from runs_below(source)
+        yield from sorted(source.glob(f"*{SUFFIX}"))
 
 
-def _collect_with_progress(found: Sequence[FoundRun], jobs: int | None) -> CollectedRuns:
+def _add_bundle(found: _FoundRuns, path: Path, source: str) -> None:
+    """Unpack a bundle until the command ends. One that is refused keeps no other run from the site."""
+    try:
+        bundle = unpack_bundle(str(path))
+    except UserError as error:
+        found.refused.append(RefusedRun(path.name, error.message.replace(f"{path.parent}{os.sep}", "")))
+        return
+    found.runs.append(FoundRun(bundle.paths, source))
+    found.bundles[bundle.paths.root] = bundle
+
+
+def _collect_with_progress(found: _FoundRuns, jobs: int | None) -> CollectedRuns:
     columns = (TextColumn("verifying and analysing runs"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        bar = progress.add_task("", total=len(found))
-        return collect_runs(found, check_record, jobs, lambda done: progress.update(bar, completed=done))
+        bar = progress.add_task("", total=len(found.runs))
+        collected = collect_runs(
+            found.runs,
+            partial(check_record, found.bundles),
+            jobs,
+            lambda done: progress.update(bar, completed=done),
+        )
+    return replace(collected, refused=(*found.refused, *collected.refused))
 
 
 def _list_faults(collected: CollectedRuns) -> list[str]:

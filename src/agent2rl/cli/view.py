@@ -2,6 +2,7 @@
 
 import secrets
 import sys
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -45,7 +46,7 @@ def view_command(runs: Path | None, host: str, port: int, no_browser: bool, runs
     """
     settings = read_settings()
     folder, cache = (runs or runs_dir or settings.runs).absolute(), settings.cache
-    get_level = get_task_level
+    get_level: Callable[[str], int | None] = get_task_level
     if is_bundle(str(folder)):
         get_level = get_listed_task_level
         folder = unpack_bundle(str(folder)).paths.root.parent

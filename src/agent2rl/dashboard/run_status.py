@@ -12,6 +12,7 @@ from agent2rl.core.errors import UserError
 from agent2rl.core.grading_records import ExampleResult, Split, Submission, find_best_submission
 from agent2rl.core.record import Record
 from agent2rl.core.records import Ending, LedgerEntry, Mode, ScoringProtocol
+from agent2rl.core.reproduction import ReproductionAnswer
 from agent2rl.record.crash_recovery import measure_union_seconds
 from agent2rl.record.directory_check import find_fault
 from agent2rl.record.paths import RunPaths
@@ -53,6 +54,21 @@ class LiveRunStatus:
     best: Submission | None
     log: str
     """The end of the agent's output."""
+
+    @property
+    def seconds_to_best(self) -> float | None:
+        """Time from the agent's start to the verdict on the best submission; None without one."""
+        return self.best.verdict_at - self.began if self.best and self.began is not None else None
+
+    @property
+    def usd(self) -> float | None:
+        """Cost of the driver LLM; None if there is none, or if it is not known."""
+        return self.view.result.usage.usd if self.view.result and self.view.result.usage else None
+
+    @property
+    def points_per_usd(self) -> float | None:
+        gain = self.view.result.improvement if self.view.result else None
+        return gain / self.usd if gain is not None and self.usd else None
 
     @property
     def scored(self) -> int:
@@ -192,6 +208,8 @@ class RunRow(Record, allow_inf_nan=False):
     """None if unknown, or while the run is in progress."""
     compliance: ComplianceVerdict | None = None
     """Whether the run kept its mode; None until the run is analysed."""
+    reproduced: ReproductionAnswer | None = None
+    """Whether its best submission was trained again from its code; None if nobody tried."""
     spark: tuple[float, ...]
     """The best gain so far, submission by submission."""
 
@@ -225,6 +243,7 @@ def build_row_from_digest(digest: RunDigest, level: int | None, changed: float) 
         budget_seconds=digest.budget_seconds,
         contaminated=digest.contaminated,
         compliance=digest.compliance,
+        reproduced=digest.reproduced,
         spark=_downsample_values([point.best for point in digest.curve]),
     )
 
@@ -266,6 +285,7 @@ def build_row_from_view(view: RunView, level: int | None, changed: float) -> Run
         scored=len(scores),
         seconds=result.clock.agent if result and result.clock else None,
         budget_seconds=spec.budget.wall_seconds,
+        reproduced=view.best_reproduction.answer if view.best_reproduction else None,
         contaminated=view.contaminated,
         spark=_downsample_values(_compute_best_so_far(scores, base)),
     )

@@ -11,12 +11,12 @@ Where the lines of a matrix moved, directions say nothing. Then the sorted norms
 rearranged sibling are the sibling's (`norms`). docs/design/lineage.md has the error rates.
 """
 
+import os
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from math import sqrt
-from os import sched_getaffinity
 from pathlib import Path
 from statistics import median, quantiles
 
@@ -51,6 +51,9 @@ EVEN_COSINE, EVEN_MATRICES = 0.2, 8
 """Below this median cosine, or with fewer matrices, the share is not known well enough."""
 SAME_NORMS = 0.3
 """Distance of the sorted norms to the sibling's, in units of that between the base's and the sibling's."""
+MOVED = 0.3
+"""Length of a change from which on the lines of a matrix may have moved, so that its norms are compared.
+Little training changes the norms of two children in much the same way."""
 UNCHANGED = 2e-6
 """Length of a change, in units of the base's, that is nothing but rounding to the fingerprint's 32 bits."""
 MOST_WORKERS = 8
@@ -69,7 +72,7 @@ class MatrixLikeness:
     apart: float
     """Distance of the submission from the sibling."""
     norms: float | None
-    """Distance of the sorted norms; None if the sibling's norms are the base's."""
+    """Distance of the sorted norms; None if the sibling's are the base's, or if no line can have moved."""
 
 
 def trace_origin(
@@ -105,7 +108,7 @@ def compare_with_siblings(
         norms = (find_input_norm(name, submitted), find_input_norm(name, base.tensors))
         return sketch_change(name, submitted[name], base.tensors[name], wanted, norms)
 
-    with ThreadPoolExecutor(min(MOST_WORKERS, len(sched_getaffinity(0))), "siblings") as pool:
+    with ThreadPoolExecutor(min(MOST_WORKERS, len(os.sched_getaffinity(0))), "siblings") as pool:
         changes = dict(zip(common, pool.map(sketch, common), strict=True))
     distances = [_measure_sibling(each, changes) for each in others]
     return tuple(sorted(distances, key=lambda one: (not one.alike, -(one.cosine or 0.0), one.name)))
@@ -189,7 +192,9 @@ def _measure_matrix(
         changed=changed,
         sibling_changed=sibling_changed,
         apart=float(np.linalg.norm(mine - theirs)) / length,
-        norms=_compare_norms(change.norms, sibling.norms, change.base_norms),
+        norms=_compare_norms(change.norms, sibling.norms, change.base_norms[key[1]])
+        if changed >= MOVED
+        else None,
     )
 
 
@@ -228,16 +233,16 @@ def _sum_up(name: str, matrices: Sequence[MatrixLikeness]) -> SiblingDistance:
         norms=median(norms) if norms else None,
         same_norms=_share_of(norms, sum(ratio <= SAME_NORMS for ratio in norms)),
     )
-    return distance.model_copy(update={"alike": _decide_alike(distance, len(shares))})
+    return distance.model_copy(update={"alike": _decide_alike(distance, len(shares), len(norms))})
 
 
-def _decide_alike(distance: SiblingDistance, shares: int) -> Likeness | None:
+def _decide_alike(distance: SiblingDistance, shares: int, moved: int) -> Likeness | None:
     matched, cosine, spread = distance.matched or 0.0, distance.cosine or 0.0, distance.spread
     if matched > MATCHED and matched * distance.matrices >= LEAST_MATCHED:
         return "direction"
     if spread is not None and spread <= EVEN and cosine >= EVEN_COSINE and shares >= EVEN_MATRICES:
         return "share"
-    if (distance.same_norms or 0.0) > MOSTLY and distance.matrices >= LEAST_MATCHED:
+    if (distance.same_norms or 0.0) > MOSTLY and moved >= LEAST_MATCHED:
         return "norms"
     return None
 

@@ -69,7 +69,8 @@ class ChangeSketch:
     bases: Mapping[tuple[int, str], Floats]
     """By sketch length and dtype: the sketch of the base, rounded to the dtype."""
     norms: SortedNorms
-    base_norms: SortedNorms
+    base_norms: Mapping[str, SortedNorms]
+    """By dtype, rounded to it."""
 
 
 def can_sketch(tensor: Tensor) -> bool:
@@ -115,23 +116,29 @@ def sketch_change(
     """
     changes = {length: np.zeros(length) for length, _ in wanted}
     bases = {key: np.zeros(key[0]) for key in wanted}
-    norms, base_norms = (_NormSums(input_norm) for input_norm in input_norms)
+    norms = _NormSums(input_norms[0])
+    base_norms = {dtype: _NormSums(input_norms[1]) for _, dtype in wanted}
     rows = matrix_shape(base)[0]
     pairs = zip(read_row_chunks(submitted, rows), read_row_chunks(base, rows), strict=True)
     with np.errstate(all="ignore"):
         for number, (mine, theirs) in enumerate(pairs):
             norms.add_rows(mine)
-            base_norms.add_rows(theirs)
             signs = _draw_signs(name, number, theirs.size)
             change = np.where(mine == 0, 0.0, mine - round_values(theirs, submitted.dtype))
             flipped = _flip_signs(change, signs)
             for sketch in changes.values():
                 _add_to_sketch(sketch, flipped)
-            for dtype in {dtype for _, dtype in wanted}:
-                flipped = _flip_signs(round_values(theirs, dtype), signs)
+            for dtype, sums in base_norms.items():
+                rounded = round_values(theirs, dtype)
+                sums.add_rows(rounded)
+                flipped = _flip_signs(rounded, signs)
                 for length in (length for length, kind in wanted if kind == dtype):
                     _add_to_sketch(bases[length, dtype], flipped)
-        return ChangeSketch(base.shape, changes, bases, norms.sort(), base_norms.sort())
+        return ChangeSketch(base.shape, changes, bases, norms.sort(), _sort_all(base_norms))
+
+
+def _sort_all(sums: Mapping[str, "_NormSums"]) -> dict[str, SortedNorms]:
+    return {dtype: each.sort() for dtype, each in sums.items()}
 
 
 def round_values(values: Floats, dtype: str) -> Floats:

@@ -42,6 +42,12 @@ from agent2rl.training.demonstrations import DEMONSTRATIONS_FILE
 
 UNSAFE = re.compile(r"[^a-z0-9._-]+")
 PYTHON_IMAGE = "python:3.11-slim-bookworm"
+ENGINE_EXTRAS = {"transformers": frozenset({"train"}), "vllm": frozenset({"train", "vllm"})}
+"""Extras of the package that an engine needs, and training for it."""
+WORLD = (
+    "The task has a world. `agent2rl.environments.adapters.open_world()` opens its training games, and\n"
+    "`agent2rl.training` trains in them: see `EVALUATOR` in `eval.py` for the prompts of grading.\n\n"
+)
 SOLUTION = "Submits the untouched base model, which scores nothing: there is no reference solution."
 
 
@@ -75,6 +81,7 @@ def export_harbor_task(
 ) -> ExportedTask:
     """Write the task's folder, whole or not at all."""
     task = registry.find_task(options.task)
+    registry.require_loader(options.engine)
     if task.judged:
         raise UserError(
             f"The answers of {task.id!r} are scored by a judge, and Harbor's verifier has no network.",
@@ -86,7 +93,7 @@ def export_harbor_task(
         assets = load_assets(spec, task, settings.cache, sandbox, tell)
         grading = _make_grading(options, spec, assets)
         volume = f"agent2rl-{make_safe_name(grading.model)}-{grading.model_sha256[:12]}"
-        extras = frozenset({"train"}) if options.engine == "transformers" else frozenset()
+        extras = ENGINE_EXTRAS.get(options.engine, frozenset())
         requirements = "".join(f"{line}\n" for line in list_requirements(extras))
         _write_agent_side(draft / "environment", task, spec, assets, requirements, volume)
         _write_verifier_side(draft / "tests", options, grading, requirements, volume)
@@ -248,6 +255,7 @@ def _describe_task(task: Task, grading: HarborGrading, volume: str) -> dict[str,
         "submission": SUBMISSION,
         "volume": volume,
         "rule": MODES[grading.mode],
+        "world": WORLD if task.world else "",
         "seconds": f"{grading.wall_seconds:g}",
         "version": __version__,
     }

@@ -33,6 +33,7 @@
   contamination.log           what the child that looked for it printed
   report/                     made from all of this, and nothing else
     digest.json               of it, what statistics over many runs need
+    report.html.signature.json  by this user's key: the dashboard shows the page without making it again
     summary.jsonl             of it, one line an attempt in the published schema
   files.json                  sha256 of every file that was final when the run was closed
   additions.jsonl             hash-chained: what was found out after the run was closed

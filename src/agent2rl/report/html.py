@@ -13,6 +13,7 @@ from agent2rl.core.records import Rollouts
 from agent2rl.report import formatting, headline, page_templates, run_changes, sections, tables
 from agent2rl.report.report_data import ReportData
 from agent2rl.report.sections import build_setup_rows, run_integrity_checks
+from agent2rl.report.world_results import measure_world_results
 
 # Sparklines of training curves, for the table of attempts.
 
@@ -179,6 +180,7 @@ def page(data: ReportData, figures: Mapping[str, str]) -> str:
         setup=build_setup_rows(data),
         rollout_rows=tables.build_rollout_rows(rollouts) if (rollouts := _get_rollouts(data)) else [],
         groups=_compare_groups(data),
+        world=measure_world_results(data),
         sections=SECTIONS.items(),
         tones=TONES,
         most_evidence=MOST_EVIDENCE,

@@ -117,7 +117,7 @@ class ExampleComparison:
 
 def compare_examples(data: ReportData) -> ExampleComparison | None:
     """Compare the answers, or return None if none were kept. If there are too many, flipped ones stay."""
-    split, submission, before, after = _choose_answers(data)
+    split, submission, before, after = choose_answers(data)
     if not before and not after:
         return None
     olds, news = {one.id: one for one in before}, {one.id: one for one in after}
@@ -155,7 +155,7 @@ def _has_episode(row: ExampleChange) -> bool:
     return any(one and one.trajectory for one in (row.before, row.after))
 
 
-def _choose_answers(
+def choose_answers(
     data: ReportData,
 ) -> tuple[str, int | None, Sequence[ExampleResult], Sequence[ExampleResult]]:
     """Choose the ranking split if both have answers on it, else feedback, else any answers there are."""

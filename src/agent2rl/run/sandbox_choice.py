@@ -15,7 +15,7 @@ from agent2rl.core.records import Isolation, Limits
 from agent2rl.core.sandbox import AUTO_SANDBOX, Command, Enclosure, Sandbox
 from agent2rl.run.private_places import PrivatePlaces, PrivateSandbox
 
-CANDIDATES = ("bubblewrap", "docker", "apptainer", "confined")
+CANDIDATES = ("bubblewrap", "docker", "podman", "apptainer", "confined")
 """The best first. Those that this version does not have are skipped."""
 NONE_WORKS = "No sandbox works on this machine."
 NONE_HINT = (

@@ -56,7 +56,8 @@ class ApptainerSandbox:
     def check(self, hidden: tuple[Path, ...] = ()) -> Isolation:
         require_hideable(hidden)
         gaps = {} if os.geteuid() == 0 else WRITABLE_DEVICES
-        return selftest.run_self_test("apptainer", self, hidden, gaps)
+        name = f"apptainer:{self.image}" if self.image else "apptainer"
+        return selftest.run_self_test(name, self, hidden, gaps)
 
     def run(self, command: Command, enclosure: Enclosure, stop: threading.Event) -> Exit:
         program = _find_apptainer()

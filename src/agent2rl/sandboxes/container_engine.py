@@ -36,12 +36,13 @@ PASSED_VARIABLES = (
     *("CONTAINER_HOST", "CONTAINERS_CONF", "CONTAINERS_STORAGE_CONF", "DBUS_SESSION_BUS_ADDRESS"),
 )
 """Variables that an engine's client reads. It would hand proxies to the container, so they are left out."""
+NOT_STARTED = "The sandbox did not start: "
 COMMAND_SECONDS = 120.0
 SECONDS_TO_DIE = 30.0
 START_FIELD = 19
 """The start time in /proc/PID/stat, counted after the name."""
 ROOT_DIRECTORIES = ("dev", "etc", "home", "proc", "run", "sys", "tmp", "usr", "workspace")
-CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")
+CDI_FOLDERS = (Path("/etc/cdi"), Path("/var/run/cdi"))
 GONE = re.compile(r"no such container|no container with|already in progress|does not exist", re.IGNORECASE)
 
 
@@ -83,7 +84,7 @@ def _ask_engine(name: str, program: str, _: tuple[tuple[str, str], ...]) -> Cont
 def _read_podman_facts(name: str, program: str, facts: Mapping[str, Any]) -> ContainerEngine:
     host = facts["host"]
     if host.get("serviceIsRemote"):
-        raise MachineError("The sandbox did not start: podman works on another machine here.")
+        raise MachineError(f"{NOT_STARTED}podman works on another machine here.")
     rootless = bool(host["security"]["rootless"])
     # Without cgroups of version 2, an ordinary user's containers have no limits.
     limited = not rootless or host.get("cgroupVersion") == "v2"
@@ -100,7 +101,7 @@ def _read_podman_facts(name: str, program: str, facts: Mapping[str, Any]) -> Con
 
 def _read_docker_facts(name: str, program: str, facts: Mapping[str, Any]) -> ContainerEngine:
     if errors := facts.get("ServerErrors"):
-        raise MachineError(f"The sandbox did not start: {' '.join(errors)}", start_failures.CHECK_HINT)
+        raise MachineError(f"{NOT_STARTED}{' '.join(errors)}", start_failures.CHECK_HINT)
     options = {part for option in facts.get("SecurityOptions") or () for part in option.split(",")}
     fields = {"memory": "MemoryLimit", "pids": "PidsLimit", "cpuset": "CPUSet"}
     return ContainerEngine(
@@ -137,7 +138,7 @@ def run_engine(program: str, *arguments: str, content: bytes | None = None) -> s
         ) from None
     if ended.returncode != 0:
         words = _select_words(ended.stderr.decode(errors="replace")) or "it printed no reason."
-        raise MachineError(f"The sandbox did not start: {words}", start_failures.CHECK_HINT)
+        raise MachineError(f"{NOT_STARTED}{words}", start_failures.CHECK_HINT)
     return ended.stdout.decode(errors="replace").strip()
 
 
@@ -199,12 +200,17 @@ def list_root_links() -> list[tuple[str, str]]:
     return [(path.name, str(path.readlink())) for path in paths if path.is_symlink()]
 
 
-def make_gpu_arguments(engine: ContainerEngine, gpus: Sequence[str] | None) -> list[str]:
+def make_gpu_arguments(
+    engine: ContainerEngine,
+    gpus: Sequence[str] | None,
+    devices: Path = Path("/dev"),
+    cdi_folders: Sequence[Path] = CDI_FOLDERS,
+) -> list[str]:
     """Return arguments by which the vendor's toolkit shows GPUs and the driver's libraries in an image."""
     names = ["all"] if gpus is None else list(gpus)
-    if not names or not Path("/dev/nvidiactl").exists():
+    if not names or not (devices / "nvidiactl").exists():
         return []
-    if engine.is_podman or any(Path(folder).glob("nvidia*") for folder in CDI_FOLDERS):
+    if engine.is_podman or any(any(folder.glob("nvidia*")) for folder in cdi_folders):
         return [f"--device=nvidia.com/gpu={name}" for name in names]
     return ["--gpus", "all" if gpus is None else f'"device={",".join(names)}"']
 
@@ -247,7 +253,8 @@ def remove_container(engine: ContainerEngine, name: str) -> None:
                 return
             # Podman fails if the container ends by itself at this moment.
             if time.monotonic() > deadline:
-                raise
+                reason = error.message.removeprefix(NOT_STARTED)
+                raise MachineError(f"The container {name} cannot be removed: {reason}") from error
             time.sleep(0.1)
         else:
             return
@@ -257,7 +264,7 @@ def remove_orphans(engine: ContainerEngine) -> None:
     """Remove containers of harnesses of this pid namespace that are gone."""
     harness = _name_harness(os.getpid())
     prefix = harness.rsplit("-", 2)[0]
-    names = engine.run("ps", "--all", "--filter", f"name=^{prefix}-", "--format", "{{.Names}}").split()
+    names = engine.run("ps", "--all", "--filter", f"name={prefix}-", "--format", "{{.Names}}").split()
     for name in names:
         owner = name.rpartition("-")[0]
         if owner.startswith(f"{prefix}-") and not _is_alive(owner):

@@ -54,7 +54,8 @@ class ContainerSandbox:
             gaps = ROOT_INSIDE if choose_user("agent", engine).uid == 0 else {}
         except MachineError:
             gaps = {}  # the self-test says what is wrong
-        return selftest.run_self_test(self.engine, self, hidden, gaps)
+        name = f"{self.engine}:{self.image}" if self.image else self.engine
+        return selftest.run_self_test(name, self, hidden, gaps)
 
     def run(self, command: Command, enclosure: Enclosure, stop: threading.Event) -> Exit:
         engine = container_engine.find_engine(self.engine)

@@ -50,6 +50,53 @@ class FailureDiagnosis:
         return f"{self.cause} {self.remedy}"
 
 
+ENGINE_FAILURES = {
+    r"permission denied while trying to connect|dial unix \S+: connect: permission denied": FailureDiagnosis(
+        "Your user may not use Docker's daemon.",
+        "As root: `usermod -aG docker USER`, then log in again. Its members have the rights of root.",
+    ),
+    r"Cannot connect to the Docker daemon|error during connect": FailureDiagnosis(
+        "Docker's client is installed, but no daemon answers.",
+        "As root: `systemctl start docker`. Inside a container, agent2rl cannot use the daemon of its host.",
+    ),
+    r"bind source path does not exist|statfs \S+: no such file": FailureDiagnosis(
+        "The container engine does not see the files of this machine: it works elsewhere.",
+        "Start agent2rl where the engine's daemon runs. The snap package of Docker sees only home "
+        "directories: keep runs there, or install another package of it.",
+    ),
+    r"no subuid ranges|no subgid ranges|requires additional UIDs|newuidmap": FailureDiagnosis(
+        "Podman needs user ids for your containers, and your user has none.",
+        "As root: `usermod --add-subuids 100000-165535 --add-subgids 100000-165535 USER`, then, as this "
+        "user: `podman system migrate`.",
+    ),
+    r"crun: cgroups in hybrid mode": FailureDiagnosis(
+        "crun cannot work with cgroups of both versions.",
+        'As root: install runc, and write `runtime = "runc"` below `[engine]` in '
+        "/etc/containers/containers.conf.",
+    ),
+    r"cannot (re-exec|clone)|cannot set up namespace|invalid internal status": FailureDiagnosis(
+        "Podman may not create user namespaces here.",
+        "Whoever starts the container must add `--security-opt seccomp=unconfined`. Elsewhere, as root: "
+        f"`sysctl -w {COUNT}=65536`.",
+    ),
+    r"could not select device driver|CDI device": FailureDiagnosis(
+        "The container engine cannot show GPUs to containers.",
+        "As root: install nvidia-container-toolkit, run `nvidia-ctk cdi generate "
+        "--output=/etc/cdi/nvidia.yaml` and restart the engine.",
+    ),
+    r"exec: \S*python\S*: stat \S+: permission denied": FailureDiagnosis(
+        "The Python that runs agent2rl lies in a directory that the image closes, such as /root.",
+        "Install agent2rl in a Python in another place. Without an image this one works.",
+    ),
+    r"python\S*\W+(stat \S+ )?no such file or directory": FailureDiagnosis(
+        "The image does not have the Python that runs agent2rl.",
+        "Install agent2rl in a Python outside of /usr (uv, conda, pyenv), which is mounted in the image. Or "
+        "use an image with the same distribution's python3.",
+    ),
+}
+"""What Docker, Podman and the programs below them print."""
+
+
 def read_machine_facts() -> MachineFacts:
     settings = {}
     for name in FORBIDDING:
@@ -70,7 +117,7 @@ def explain_failure(error: Agent2RLError, facts: MachineFacts | None = None) -> 
 
 
 def diagnose_failure(message: str, facts: MachineFacts) -> FailureDiagnosis | None:
-    """Recognise the wordings of bwrap and setpriv, in all versions; None for others."""
+    """Recognise the wordings of bwrap, setpriv and the container engines; None for others."""
     if re.search(r"bwrap is not installed", message):
         return FailureDiagnosis(
             "bubblewrap is missing.",
@@ -93,7 +140,32 @@ def diagnose_failure(message: str, facts: MachineFacts) -> FailureDiagnosis | No
             "Run agent2rl as an ordinary user, or map at least 65536 ids: as root of the host, give your "
             "user ranges in /etc/subuid and /etc/subgid.",
         )
-    return _diagnose_mounts(message) or _diagnose_namespaces(message, facts)
+    return (
+        _diagnose_engine(message)
+        or _diagnose_apptainer(message)
+        or _diagnose_mounts(message)
+        or _diagnose_namespaces(message, facts)
+    )
+
+
+def _diagnose_engine(message: str) -> FailureDiagnosis | None:
+    """Recognise the wordings of Docker, Podman, runc and crun."""
+    for pattern, diagnosis in ENGINE_FAILURES.items():
+        if re.search(pattern, message, re.IGNORECASE):
+            return diagnosis
+    return None
+
+
+def _diagnose_apptainer(message: str) -> FailureDiagnosis | None:
+    if re.search(r"Failed to create user namespace: maximum number", message):
+        return _diagnose_setting(COUNT, "The kernel's limit for user namespaces is used up or 0.")
+    if re.search(r"Failed to create user namespace", message):
+        return FailureDiagnosis(
+            "Apptainer may not create user namespaces here.",
+            "As root of the machine: allow them, or install apptainer-suid. On a cluster, ask its "
+            "administrators for it.",
+        )
+    return None
 
 
 def _diagnose_mounts(message: str) -> FailureDiagnosis | None:

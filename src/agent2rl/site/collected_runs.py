@@ -57,6 +57,8 @@ def collect_runs(
         try:
             for done, outcome in enumerate(threads.map(workers.read_run, distinct), 1):
                 if isinstance(outcome, PublishedRun):
+                    outcome = _refuse_copy(outcome, published)
+                if isinstance(outcome, PublishedRun):
                     published.append(outcome)
                 else:
                     refused.append(outcome)
@@ -80,6 +82,17 @@ def _refuse_by_name(runs: Sequence[FoundRun]) -> tuple[list[FoundRun], list[Refu
         else:
             kept[name] = run
     return list(kept.values()), refused
+
+
+def _refuse_copy(run: PublishedRun, published: Sequence[PublishedRun]) -> PublishedRun | RefusedRun:
+    """Refuse a run whose record is that of another: it would count twice."""
+    head = run.listing.checks.head
+    same = next((each for each in published if head and each.listing.checks.head == head), None)
+    if same is None:
+        return run
+    return RefusedRun(
+        run.listing.run_id, f"It is a copy of {same.listing.run_id}: their records are the same."
+    )
 
 
 @dataclass
@@ -106,12 +119,14 @@ class _WorkerPools:
             return RefusedRun(run.paths.run_id, "Reading it needs too much memory, or ends the process.")
         except Exception as error:  # whatever reading a hostile run may raise
             logger.debug("cannot read run %s", run.paths.run_id, exc_info=True)
-            return RefusedRun(run.paths.run_id, str(error) or type(error).__name__)
+            reason = str(error).replace(f"{run.paths.root.parent}{os.sep}", "")  # the path is not published
+            return RefusedRun(run.paths.run_id, reason or type(error).__name__)
 
     def close(self) -> None:
         self._closed.set()
         for pool in self._pools:
-            pool.shutdown(wait=False, cancel_futures=True)
+            # Waits: a process that exits beside it may close the queue before the worker hears of the end.
+            pool.shutdown(wait=True, cancel_futures=True)
 
     def _get_pool(self) -> ProcessPoolExecutor:
         pool: ProcessPoolExecutor | None = getattr(self._own, "pool", None)

@@ -38,9 +38,9 @@ class RunChecks(Record):
     not_covered: tuple[str, ...] = ()
     """Files that no hash covers."""
     reproduced: bool | None = None
-    """Whether somebody else repeated the run, or graded its model again, with the same result."""
+    """Whether the best submission's recorded code trained it again, by the run's own additions."""
     audited: bool | None = None
-    """Whether somebody read what the agent did and found nothing that is against the rules."""
+    """Whether a panel of judges read the run and raised no flag, by the run's own additions."""
 
 
 class RunListing(Record, allow_inf_nan=False):

@@ -27,7 +27,7 @@ FILTERS = ("task", "agent", "driver", "model", "mode", "protocol", "network")
 def make_slug(name: str) -> str:
     """Return a file name for any name. Different names have different ones, also where case is ignored."""
     plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:SLUG_LENGTH]
-    if plain == name:
+    if plain and plain == name:
         return plain
     return f"{plain or 'x'}-{hashlib.sha256(name.encode()).hexdigest()[:KEY_LENGTH]}"
 
@@ -150,7 +150,8 @@ def _list_check_badges(run: RunListing) -> list[Badge]:
     found = [badges[checks.verified]]
     for name, outcome in (("reproduced", checks.reproduced), ("audited", checks.audited)):
         if outcome is not None:
-            found.append(Badge("good", name) if outcome else Badge("bad", f"not {name}"))
+            claim = "By additions to the record, which its sender made."
+            found.append(Badge("accent", name, claim) if outcome else Badge("bad", f"not {name}", claim))
     return found
 
 

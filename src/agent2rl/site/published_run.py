@@ -62,6 +62,8 @@ def read_published_run(check: RunChecker, root: str, source: str) -> str:
     data = run_report.gather_report_data(paths)
     if data.view.state == "running":
         raise UserError("It is still running.")
+    if data.view.result and data.view.result.run_id != paths.run_id:
+        raise UserError("Its directory does not have the name of the run in its record.")
     if data.digest is None:
         raise UserError("It has no digest.")
     digest = publish_digest(data.digest, source)

@@ -6,21 +6,23 @@
   const format = (value) => {
     if (value === null || value === undefined) return "–";
     const size = Math.abs(value);
-    return size >= 1e5 || (size > 0 && size < 0.01) ? value.toPrecision(3) : value.toLocaleString("en", { maximumFractionDigits: size < 1 ? 4 : 2 });
+    if (size > 0 && (size < 1e-4 || size >= 1e7)) return value.toExponential(2);
+    return size > 0 && size < 0.01 ? value.toPrecision(3) : value.toLocaleString("en", { maximumFractionDigits: size < 1 ? 4 : 2 });
   };
   const drawn = new Set();
   const kept = new Map(); // what a reader zoomed into and switched off, while a live page replaces its parts
 
-  // The value that a series has at a place where only others have a point: steps keep their last one.
+  // The point of a series that the pointer means: the nearest, where only others may have one, and of steps the last.
   const nearest = (looks) => (chart, at, index) => {
-    const values = chart.data[at];
-    if (at === 0 || values[index] !== undefined) return index;
+    if (at === 0) return index;
+    const [xs, values] = [chart.data[0], chart.data[at]];
+    const place = chart.posToVal(chart.cursor.left, "x");
+    const steps = looks[at - 1] === "steps";
     let [left, right] = [index, index];
-    while (left >= 0 && values[left] === undefined) left -= 1;
+    while (left >= 0 && (values[left] === undefined || (steps && xs[left] > place))) left -= 1;
     while (right < values.length && values[right] === undefined) right += 1;
-    if (left < 0 || right >= values.length) return looks[at - 1] === "steps" && left >= 0 ? left : right < values.length ? right : left;
-    const xs = chart.data[0];
-    return looks[at - 1] === "steps" || xs[index] - xs[left] <= xs[right] - xs[index] ? left : right;
+    if (left < 0) return right < values.length ? right : null;
+    return steps || right >= values.length || place - xs[left] <= xs[right] - place ? left : right;
   };
 
   const shade = (panel) => (chart) => {
@@ -44,6 +46,7 @@
       if (!each.low || !chart.series[at + 1].show) return;
       ctx.strokeStyle = css(each.colour);
       ctx.lineWidth = devicePixelRatio;
+      ctx.setLineDash([]);
       ctx.beginPath();
       each.x.forEach((x, point) => {
         const place = chart.valToPos(x, "x", true);
@@ -70,9 +73,9 @@
         x: { time: false, range: (chart, from, to) => (whole(chart, from, to) ? [left, right] : [from, to]) },
         y: { range: (chart, from, to) => (whole(chart, chart.scales.x.min, chart.scales.x.max) || from === null ? [low, high] : uPlot.rangeNum(from, to, 0.1, false)) },
       },
-      axes: [{ ...axis, ...ticks, label: panel.x || undefined, size: 28 }, { ...axis, label: panel.y || undefined, size: 46 }],
+      axes: [{ ...axis, ...ticks, label: panel.x || undefined, size: 28 }, { ...axis, label: panel.y || undefined, size: 52, values: (_, places) => places.map(format) }],
       series: [
-        { label: panel.ticks ? "" : panel.x || "x", value: (_, value) => format(value) },
+        { label: panel.ticks ? "at" : panel.unit, value: (_, value) => (panel.ticks?.find(([place]) => place === value) || [0, format(value)])[1] },
         ...panel.series.map((each) => ({
           label: each.name,
           stroke: () => css(each.colour),
@@ -96,7 +99,7 @@
   const chart = (panel, box, key) => {
     const place = document.createElement("div");
     place.className = "chart";
-    place.style.flexGrow = panel.share;
+    place.style.flexGrow = 10 * panel.share;
     if (panel.title) place.append(Object.assign(document.createElement("p"), { className: "title", textContent: panel.title }));
     box.append(place);
     const state = kept.get(key) || { off: new Set() };

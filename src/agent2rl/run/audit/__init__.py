@@ -204,7 +204,7 @@ def _count_votes(audit: Audit, votes: Sequence[_Vote]) -> Audit:
     if 2 * len(valid) <= len(votes):
         reason = f"Only {len(valid)} of {len(votes)} votes are valid: {'; '.join(faults)}."
         return counted.model_copy(update={"reason": reason})
-    raised = [flag for kind in KINDS if (flag := _raise_flag(kind, valid))]
+    raised = [flag for kind in KINDS.values() if (flag := _raise_flag(kind, valid))]
     return counted.model_copy(
         update={
             "done": True,
