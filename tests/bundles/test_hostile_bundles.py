@@ -8,6 +8,7 @@ import tarfile
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -340,6 +341,24 @@ def test_a_record_that_was_changed_and_listed_anew_does_not_hold(parts: BundlePa
         assert not verification.accepted
         assert verification.fault is not None
         assert reason in verification.fault
+
+
+JUNK = (b"null", b"[]", b"{}", b"-1", b"1e400", b"NaN", b"9" * 400, b'"\\ud800"', b"[" * 200)
+
+
+@settings(max_examples=25)
+@given(data=st.data())
+def test_no_content_of_a_file_crashes_verify(
+    data: st.DataObject, parts: BundleParts, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = data.draw(st.sampled_from(sorted(parts.files)))
+    content = parts.files[path]
+    begin, end = sorted(data.draw(st.integers(0, len(content))) for _ in range(2))
+    middle = data.draw(st.sampled_from([*JUNK, b"", content[begin:end][::-1]]))
+    bundle = tmp_path_factory.mktemp("changed") / "bundle"
+    bundle.write_bytes(parts.with_file(path, content[:begin] + middle + content[end:]).build())
+    with suppress(UserError), open_bundle(bundle) as opened:
+        assert verify_bundle(opened).model_dump_json()
 
 
 # The record of code
