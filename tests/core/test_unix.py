@@ -2,6 +2,9 @@
 
 import fcntl
 import os
+import platform
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -31,3 +34,26 @@ def test_a_part_of_a_file_is_read_with_and_without_pread(
         assert unix.read_at(file.fileno(), 3, 4) == b"456"
         monkeypatch.delattr(os, "pread")
         assert unix.read_at(file.fileno(), 3, 8) == b"89"
+
+
+RETAIN_MEMORY = """
+import os
+from pathlib import Path
+from agent2rl.core.unix import release_free_memory
+
+def read_resident_megabytes():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
+
+blocks = [b"x" * 100_000 for _ in range(1000)]
+del blocks[:-1]  # the last one keeps the C library from giving the others back
+before = read_resident_megabytes()
+release_free_memory()
+print(before - read_resident_megabytes())
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library gives memory back itself")
+def test_memory_that_was_freed_is_given_back_to_the_system() -> None:
+    done = subprocess.run([sys.executable, "-c", RETAIN_MEMORY], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 60

@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from agent2rl.core.errors import MachineError, UserError
-from agent2rl.interop.harbor_task import HarborGrading, format_toml, read_grading
+from agent2rl.interop.harbor_export import HarborOptions, export_harbor_task
+from agent2rl.interop.harbor_task import HarborGrading, Table, format_toml, read_grading
 from agent2rl.interop.harbor_verifier import grade_trial
 from agent2rl.models.abacus import MODEL, Abacus
+from agent2rl.run.settings import Settings
 from tests.helpers.run_launcher import RunLauncher
 
 
@@ -127,6 +129,23 @@ def test_no_submission_is_worth_nothing(
     assert reward == {"reward": 0.0, "scored": 0}
 
 
+@pytest.mark.parametrize(
+    ("task_name", "engine", "message"),
+    [
+        ("alpacaeval", "transformers", "scored by a judge"),
+        ("gsm8k-mini", "steam", "Known engines|There is no engine"),
+        ("gsm9k", "transformers", "There is no task"),
+    ],
+)
+def test_what_cannot_be_graded_there_is_refused_and_leaves_nothing(
+    task_name: str, engine: str, message: str, tmp_path: Path
+) -> None:
+    options = HarborOptions(task_name, "abacus", engine, wall_seconds=60, grading_seconds=60)
+    with pytest.raises(UserError, match=message):
+        export_harbor_task(options, tmp_path / "new", Settings(tmp_path / "runs", tmp_path / "cache"), print)
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.thorough
 def test_a_refused_submission_is_worth_nothing_and_a_link_leads_nowhere(
     task: Path, model: Path, tmp_path: Path, shared_launcher: RunLauncher
@@ -175,7 +194,7 @@ def test_import_refuses_a_grading_of_another_version(task: Path, tmp_path: Path)
 
 
 def test_a_table_is_read_as_it_was_written() -> None:
-    table = {"a": 'quote " \\ \x7f \n é', "b": [1, 2.5, True], "c": {"d": "e"}}
+    table: Table = {"a": 'quote " \\ \x7f \n é', "b": [1, 2.5, True], "c": {"d": "e"}}
     assert tomllib.loads(format_toml({"": {"x": 1}, "t": table})) == {"x": 1, "t": table}
 
 

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,13 +45,12 @@ def write_expert_script(path: Path) -> int:
 @contextmanager
 def serve_script(script: Path, launcher: RunLauncher) -> Iterator[str]:
     command = launcher.command("driver", "scripted", str(script))
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=launcher.environment())
-    try:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=launcher.environment()) as server:
         assert server.stdout is not None
-        yield server.stdout.readline().strip()
-    finally:
-        server.terminate()
-        server.wait()
+        try:
+            yield server.stdout.readline().strip()
+        finally:
+            server.terminate()
 
 
 def test_it_loads_the_environment(packages: Path) -> None:
@@ -105,10 +105,9 @@ def test_its_own_evaluation_plays_and_rewards_a_game(
     assert trace["errors"] == []
 
 
-def find_trace(record: dict[str, object]) -> dict[str, object]:
+def find_trace(record: dict[str, Any]) -> dict[str, Any]:
     """Return the trace of a line: the line itself, or the only trace of its episode."""
     if "rewards" in record:
         return record
-    traces = record["traces"]
-    assert isinstance(traces, list)
-    return dict(traces[0])
+    (trace,) = record["traces"]
+    return dict(trace)

@@ -173,13 +173,13 @@ from pathlib import Path
 from agent2rl import registry
 from tests.helpers.sandbox_runner import SandboxRunner
 cell = SandboxRunner(registry.find_sandbox({engine!r}), Path({str(cell.root)!r}))
-cell.shell({(make_daemon_command(token) + "; sleep 300")!r})
+cell.shell({(make_daemon_command(token) + "; touch up; sleep 300")!r})
 """
     harness = subprocess.Popen(
         [sys.executable, "-c", script], cwd=Path(__file__).parents[2], stderr=subprocess.DEVNULL
     )
-    wait_until(lambda: find_processes_by_token(token))
-    assert find_processes_by_token(token)
+    wait_until((cell.workspace / "up").exists, seconds=60)
+    assert len(find_processes_by_token(token)) > 1  # the harness itself has it too
     assert len(list_containers(engine)) == (1 if engine in WITH_DAEMON else 0)
     os.kill(harness.pid, number)
     harness.wait()
@@ -228,4 +228,5 @@ def test_a_whole_run_trains_and_is_graded_in_it(
     assert run.result.score is not None
     assert run.result.isolation
     assert run.result.isolation.sandbox == engine
+    wait_until(lambda: not list_containers(engine))
     assert list_containers(engine) == []

@@ -147,6 +147,14 @@ DENIED_CASES = {
         USER,
         "outside of /usr",
     ),
+    "an image that closes the directory of this Python": (
+        (
+            "Error: unable to start container: runc: runc create failed: unable to start container process: "
+            'exec: "/srv/v/bin/python": stat /srv/v/bin/python: permission denied: OCI permission denied'
+        ),
+        ROOT,
+        "in another place",
+    ),
     "Podman without subordinate ids": (
         (
             "Error: keep-id requires additional UIDs or GIDs defined in /etc/subuid and /etc/subgid to "

@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
+from agent2rl import registry
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import RunResult
 from agent2rl.core.reproduction import Reproduction
@@ -19,6 +20,7 @@ from agent2rl.grading.verify import verify_run
 from agent2rl.record.paths import RunPaths
 from agent2rl.record.reader import read_run
 from agent2rl.run.reproduction_plan import ReproductionRequest, plan_reproduction
+from agent2rl.sandboxes import landlock
 from tests.dashboard.conftest import serve_dashboard
 from tests.helpers.run_launcher import RunLauncher
 
@@ -30,12 +32,16 @@ HONEST, SHOW, DELETED, ENCODED = 1, 2, 3, 4
 @pytest.fixture(scope="module")
 def session(shared_launcher: RunLauncher) -> RunPaths:
     """A run in which an agent submits four models."""
-    options = ("--agent", "tests.helpers.shell_session_agent:AGENT", "--json", "--no-report")
-    done = shared_launcher.cli("run", "--task", "gsm8k-mini", *options, PYTHONPATH=str(ROOT))
+    return run_session(shared_launcher)
+
+
+def run_session(launcher: RunLauncher, *options: str) -> RunPaths:
+    agent = ("--agent", "tests.helpers.shell_session_agent:AGENT", "--json", "--no-report")
+    done = launcher.cli("run", "--task", "gsm8k-mini", *agent, *options, PYTHONPATH=str(ROOT))
     assert done.returncode == 0, done.stderr
     result = RunResult.model_validate_json(done.stdout)
     assert result.scored == ENCODED
-    return RunPaths(shared_launcher.runs / result.run_id)
+    return RunPaths(launcher.runs / result.run_id)
 
 
 def reproduce(launcher: RunLauncher, run: RunPaths, number: int, *options: str) -> tuple[int, Reproduction]:
@@ -91,6 +97,14 @@ def test_weights_from_elsewhere_are_not_reproduced(shared_launcher: RunLauncher,
     assert answer.difference is not None
     assert answer.retrained.value < answer.original.value
     assert answer.difference.ci.high < 0
+
+
+@pytest.mark.thorough
+def test_code_that_knew_its_workspace_by_the_path_of_the_host_is_reproduced(launcher: RunLauncher) -> None:
+    if not landlock.read_version() or registry.find_sandbox("confined").check().broken:
+        pytest.skip("the confined sandbox cannot run here")
+    run = run_session(launcher, "--sandbox", "confined")
+    assert reproduce(launcher, run, HONEST)[1].answer == "reproduced"
 
 
 def test_a_deleted_script_and_weights_hidden_beside_the_code_cannot_be_reproduced(

@@ -298,8 +298,8 @@ class SiblingDistance(Record):
     apart: float | None = None
     """Distance of the submission from the sibling."""
     norms: float | None = None
-    """Of the matrices whose lines may have moved: distance of the sorted norms from the sibling's, in units of
-    the base's distance from them. 0 for a rearranged copy of the sibling, 1 for one of the base."""
+    """Of the matrices whose lines may have moved: distance of the sorted norms from the sibling's, in units
+    of the base's distance from them. 0 for a rearranged copy of the sibling, 1 for one of the base."""
     same_norms: Share | None = None
     """Share of these matrices that have the sibling's norms."""
 

@@ -4,9 +4,11 @@ Runs need Linux, but runs can be read on any system. So every module can be impo
 flag is 0, and a missing module raises a MachineError when it is used.
 """
 
+import ctypes
 import importlib
 import os
 import platform
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from agent2rl.core.errors import MachineError
@@ -53,6 +55,15 @@ def read_at(file: int, size: int, offset: int) -> bytes:
         return os.pread(file, size, offset)
     os.lseek(file, offset, os.SEEK_SET)
     return os.read(file, size)
+
+
+def release_free_memory() -> None:
+    """Give memory that was freed back to the system.
+
+    glibc keeps some for each thread that ran beside others, so a process seems to grow with its threads.
+    """
+    with suppress(AttributeError, OSError, TypeError):  # another C library, or none that can be named
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 if TYPE_CHECKING:

@@ -22,6 +22,7 @@ from agent2rl.analysis import statistics
 from agent2rl.core.errors import Agent2RLError, GradingError, Refusal
 from agent2rl.core.grading_records import EvalResult, EvalScore, Manifest, Submission, find_best_submission
 from agent2rl.core.records import Budget, KeptWeights, TimeBreakdown
+from agent2rl.core.unix import release_free_memory
 from agent2rl.grading.agent_clock import AgentClock
 from agent2rl.grading.base_model import BaseModel
 from agent2rl.grading.fingerprint import Fingerprint
@@ -421,6 +422,7 @@ class GradingService:
             self._reach_and_record_verdict(number, queue_seconds)
         finally:
             self.clock.release_submission(number)
+            release_free_memory()  # comparing weights uses many threads
 
     def _reach_and_record_verdict(self, number: int, queue_seconds: float) -> None:
         """Grade one submission and record its verdict."""

@@ -11,12 +11,12 @@ Where the lines of a matrix moved, directions say nothing. Then the sorted norms
 rearranged sibling are the sibling's (`norms`). docs/design/lineage.md has the error rates.
 """
 
+import os
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from math import sqrt
-from os import sched_getaffinity
 from pathlib import Path
 from statistics import median, quantiles
 
@@ -52,8 +52,8 @@ EVEN_COSINE, EVEN_MATRICES = 0.2, 8
 SAME_NORMS = 0.3
 """Distance of the sorted norms to the sibling's, in units of that between the base's and the sibling's."""
 MOVED = 0.3
-"""Length of a change from which on the lines of a matrix may have moved, so that its norms are compared. Little
-training changes the norms of two children in much the same way."""
+"""Length of a change from which on the lines of a matrix may have moved, so that its norms are compared.
+Little training changes the norms of two children in much the same way."""
 UNCHANGED = 2e-6
 """Length of a change, in units of the base's, that is nothing but rounding to the fingerprint's 32 bits."""
 MOST_WORKERS = 8
@@ -108,7 +108,7 @@ def compare_with_siblings(
         norms = (find_input_norm(name, submitted), find_input_norm(name, base.tensors))
         return sketch_change(name, submitted[name], base.tensors[name], wanted, norms)
 
-    with ThreadPoolExecutor(min(MOST_WORKERS, len(sched_getaffinity(0))), "siblings") as pool:
+    with ThreadPoolExecutor(min(MOST_WORKERS, len(os.sched_getaffinity(0))), "siblings") as pool:
         changes = dict(zip(common, pool.map(sketch, common), strict=True))
     distances = [_measure_sibling(each, changes) for each in others]
     return tuple(sorted(distances, key=lambda one: (not one.alike, -(one.cosine or 0.0), one.name)))

@@ -81,6 +81,7 @@ def export_harbor_task(
 ) -> ExportedTask:
     """Write the task's folder, whole or not at all."""
     task = registry.find_task(options.task)
+    registry.require_loader(options.engine)
     if task.judged:
         raise UserError(
             f"The answers of {task.id!r} are scored by a judge, and Harbor's verifier has no network.",

@@ -30,21 +30,27 @@ def copy_package(target: Path, with_tasks: bool) -> None:
 
 def list_requirements(extras: frozenset[str]) -> list[str]:
     """Return the package's own requirements and those of its extras, pinned as they are installed."""
-    names = set()
+    lines = set()
     for line in requires("agent2rl") or ():
         match = REQUIREMENT.match(line)
         marker = match["marker"] or "" if match else ""
         extra = EXTRA.search(marker)
         if match and (extra is None or extra["extra"] in extras):
-            names.add(match["name"])
-    return [f"{name}=={_find_version(name)}" for name in sorted(names)]
+            lines.add(_pin_requirement(match["name"], "" if extra else marker))
+    return sorted(lines)
 
 
-def _find_version(name: str) -> str:
-    """Return the installed version, without a local label such as +cpu: no registry has those."""
+def _pin_requirement(name: str, marker: str) -> str:
+    """Pin the installed version, without a local label such as +cpu: no registry has those.
+
+    `marker` says which Pythons need the package: the container's may need it where this one does not.
+    """
+    suffix = f"; {marker}" if marker else ""
     try:
-        return version(name).partition("+")[0]
+        return f"{name}=={version(name).partition('+')[0]}{suffix}"
     except PackageNotFoundError:
+        if marker:
+            return f"{name}{suffix}"
         raise MachineError(
             f"The package {name} is not installed, so its version for the container is not known.",
             f"Install it: pip install {name}.",

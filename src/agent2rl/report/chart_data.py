@@ -6,7 +6,7 @@ So a figure is described once: what its lines show on paper is what a reader can
 import json
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import FixedFormatter, FixedLocator, FuncFormatter
+from matplotlib.transforms import Transform
 
 from agent2rl.report.formatting import COLOURS, escape_invisible
 
@@ -77,7 +78,7 @@ def _find_intervals(axes: Axes) -> dict[Line2D, dict[str, list[float]]]:
     for container in axes.containers:
         if isinstance(container, ErrorbarContainer):
             line, _, bars = container.lines
-            if line is not None and bars and container.has_yerr:
+            if bars and container.has_yerr:
                 segments = bars[0].get_segments()
                 found[line] = {
                     "low": [_round(float(start[1])) for start, _ in segments],
@@ -88,12 +89,7 @@ def _find_intervals(axes: Axes) -> dict[Line2D, dict[str, list[float]]]:
 
 def _is_band(axes: Axes, patch: Patch) -> bool:
     """Whether a patch covers the width of the panel, as axhspan does."""
-    return (
-        isinstance(patch, Rectangle)
-        and patch.get_x() == 0
-        and patch.get_width() == 1
-        and (axes.get_yaxis_transform("grid") == patch.get_data_transform())
-    )
+    return isinstance(patch, Rectangle) and _find_data_axes(axes, patch.get_data_transform()) == (False, True)
 
 
 def _describe_band(patch: Patch) -> dict[str, Any]:
@@ -107,31 +103,43 @@ def _describe_band(patch: Patch) -> dict[str, Any]:
 
 
 def _has_points(line: Line2D) -> bool:
-    return len(line.get_xdata(orig=False)) > 0
+    return len(_read_points(line)[0]) > 0
+
+
+def _read_points(line: Line2D) -> tuple[Sequence[float], Sequence[float]]:
+    xs, ys = (
+        np.asarray(values, dtype=np.float64) for values in (line.get_xdata(False), line.get_ydata(False))
+    )
+    return xs.tolist(), ys.tolist()
+
+
+def _find_data_axes(axes: Axes, transform: Transform) -> tuple[bool, bool]:
+    """Return whether x and y are in units of the data; of axhline, only y is."""
+    x, y = transform.contains_branch_seperately(axes.transData)
+    return bool(x), bool(y)
 
 
 def _spans_panel(axes: Axes, line: Line2D) -> bool:
     """Whether a line is drawn across the panel, as axhline and axvline do."""
-    return line.get_transform() in (axes.get_yaxis_transform("grid"), axes.get_xaxis_transform("grid"))
+    return not all(_find_data_axes(axes, line.get_transform()))
 
 
 def _is_level(axes: Axes, line: Line2D) -> bool:
-    return line.get_transform() == axes.get_yaxis_transform("grid")
+    return _find_data_axes(axes, line.get_transform()) == (False, True)
 
 
 def _describe_constant(axes: Axes, line: Line2D) -> dict[str, Any]:
     """Describe a horizontal line as a series over the whole range."""
-    level = float(line.get_ydata(orig=False)[0])
+    level = _read_points(line)[1][0]
     return _describe(line, axes.get_xlim(), (level, level), _name_line(line, "level"))
 
 
 def _describe_line(axes: Axes, line: Line2D, title: str) -> dict[str, Any]:
-    name = _name_line(line, title or axes.get_ylabel() or "value")
-    return _describe(line, line.get_xdata(orig=False), line.get_ydata(orig=False), name)
+    return _describe(line, *_read_points(line), _name_line(line, title or axes.get_ylabel() or "value"))
 
 
-def _describe(line: Line2D, xs: Iterable[float], ys: Iterable[float], name: str) -> dict[str, Any]:
-    pairs = [(x, y) for x, y in zip(_to_floats(xs), _to_floats(ys), strict=True) if math.isfinite(x)]
+def _describe(line: Line2D, xs: Sequence[float], ys: Sequence[float], name: str) -> dict[str, Any]:
+    pairs = [(x, y) for x, y in zip(xs, ys, strict=True) if math.isfinite(x)]
     colour = to_hex(line.get_color())
     return {
         "name": name,
@@ -155,10 +163,6 @@ def _choose_look(line: Line2D) -> str:
     if line.get_drawstyle().startswith("steps"):
         return "steps"
     return "line" if line.get_linestyle() in ("-", "solid") else "dashes"
-
-
-def _to_floats(values: Iterable[float]) -> Sequence[float]:
-    return [float(value) for value in np.asarray(values, dtype=np.float64)]
 
 
 def _round(value: float) -> float:

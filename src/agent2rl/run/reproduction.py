@@ -164,11 +164,11 @@ def _judge(
     original = statistics.score_evaluation(plan.original, plan.split)
     difference = statistics.compare_evaluations(plan.original, results)
     agrees = _overlap(original, score) and not _is_significant(difference)
-    gain = statistics.compare_evaluations(plan.untouched, plan.original)
-    reason = "" if _is_significant(gain) else WEAK
-    reproduction = plan.answer(
-        "reproduced" if agrees else "not reproduced", reason if agrees else "", finished
-    )
+    reason = _read_last_replay_line(finished).partition("; ")[2]  # a step that failed
+    if agrees:
+        gain = statistics.compare_evaluations(plan.untouched, plan.original)
+        reason = "" if _is_significant(gain) else WEAK
+    reproduction = plan.answer("reproduced" if agrees else "not reproduced", reason, finished)
     figures = {"retrained": score, "difference": difference, "same_weights": same_weights}
     return reproduction.model_copy(update=figures)
 
@@ -189,6 +189,10 @@ def _explain_missing(finished: FinishedRun) -> str:
         return f"the steps did not finish within {budget:g} s: give more time with --budget"
     if result.ending not in ("completed", "agent-failed"):
         return f"the steps were stopped ({result.ending}): {result.reason}"
+    return _read_last_replay_line(finished) or result.reason or "the steps ended without a model"
+
+
+def _read_last_replay_line(finished: FinishedRun) -> str:
+    """Return how the replay ended, as it says itself. Steps can print such lines too."""
     lines = [line for line in read_lines(finished.paths.agent_log) if line.startswith(REPLAY_LINE)]
-    said = lines[-1].removeprefix(REPLAY_LINE).decode(errors="replace") if lines else ""
-    return said or result.reason or "the steps ended without a model"
+    return lines[-1].removeprefix(REPLAY_LINE).decode(errors="replace") if lines else ""

@@ -36,6 +36,7 @@ PASSED_VARIABLES = (
     *("CONTAINER_HOST", "CONTAINERS_CONF", "CONTAINERS_STORAGE_CONF", "DBUS_SESSION_BUS_ADDRESS"),
 )
 """Variables that an engine's client reads. It would hand proxies to the container, so they are left out."""
+NOT_STARTED = "The sandbox did not start: "
 COMMAND_SECONDS = 120.0
 SECONDS_TO_DIE = 30.0
 START_FIELD = 19
@@ -83,7 +84,7 @@ def _ask_engine(name: str, program: str, _: tuple[tuple[str, str], ...]) -> Cont
 def _read_podman_facts(name: str, program: str, facts: Mapping[str, Any]) -> ContainerEngine:
     host = facts["host"]
     if host.get("serviceIsRemote"):
-        raise MachineError("The sandbox did not start: podman works on another machine here.")
+        raise MachineError(f"{NOT_STARTED}podman works on another machine here.")
     rootless = bool(host["security"]["rootless"])
     # Without cgroups of version 2, an ordinary user's containers have no limits.
     limited = not rootless or host.get("cgroupVersion") == "v2"
@@ -100,7 +101,7 @@ def _read_podman_facts(name: str, program: str, facts: Mapping[str, Any]) -> Con
 
 def _read_docker_facts(name: str, program: str, facts: Mapping[str, Any]) -> ContainerEngine:
     if errors := facts.get("ServerErrors"):
-        raise MachineError(f"The sandbox did not start: {' '.join(errors)}", start_failures.CHECK_HINT)
+        raise MachineError(f"{NOT_STARTED}{' '.join(errors)}", start_failures.CHECK_HINT)
     options = {part for option in facts.get("SecurityOptions") or () for part in option.split(",")}
     fields = {"memory": "MemoryLimit", "pids": "PidsLimit", "cpuset": "CPUSet"}
     return ContainerEngine(
@@ -137,7 +138,7 @@ def run_engine(program: str, *arguments: str, content: bytes | None = None) -> s
         ) from None
     if ended.returncode != 0:
         words = _select_words(ended.stderr.decode(errors="replace")) or "it printed no reason."
-        raise MachineError(f"The sandbox did not start: {words}", start_failures.CHECK_HINT)
+        raise MachineError(f"{NOT_STARTED}{words}", start_failures.CHECK_HINT)
     return ended.stdout.decode(errors="replace").strip()
 
 
@@ -252,7 +253,8 @@ def remove_container(engine: ContainerEngine, name: str) -> None:
                 return
             # Podman fails if the container ends by itself at this moment.
             if time.monotonic() > deadline:
-                raise
+                reason = error.message.removeprefix(NOT_STARTED)
+                raise MachineError(f"The container {name} cannot be removed: {reason}") from error
             time.sleep(0.1)
         else:
             return

@@ -36,30 +36,33 @@ class ReadySocket:
             os.chown(path, user.uid, user.uid)
 
     def has_arrived(self) -> bool:
+        """Return whether `inside.py` was ready; raise MachineError if it has no pid here."""
         if self._pid is None and select.select([self._listener], [], [], 0)[0]:
             link, _ = self._listener.accept()
             with link:
                 credentials = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
             self._pid = int(struct.unpack("3i", credentials)[0])
-            self._first = resource_limits.read_process(self._pid) if self._pid else None
-        return self._pid is not None
-
-    def find_first(self) -> Process | None:
-        """Return the process of `inside.py`; None before it is ready and after its end."""
-        if self.has_arrived() and self._pid == 0:
+            self._first = resource_limits.read_process(self._pid)
+        if self._pid == 0:  # it is in no pid namespace below this one
             raise MachineError(
                 "The container's processes are not visible to the harness, so it cannot limit them.",
                 "Start agent2rl on the machine of the container engine's daemon, not in another container.",
             )
-        now = resource_limits.read_process(self._first.pid) if self._first else None
-        return now if self._first and now and now.began == self._first.began else None
+        return self._pid is not None
+
+    def find_first(self) -> Process | None:
+        """Return the process of `inside.py`; None before it is ready and after its end."""
+        if not self.has_arrived() or self._first is None:
+            return None
+        now = resource_limits.read_process(self._first.pid)
+        return now if now and now.began == self._first.began else None
 
     def list_members(self) -> list[Process]:
         """Return the command's processes."""
         first = self.find_first()
-        return (
-            resource_limits.find_descendants({first.pid}, resource_limits.list_processes()) if first else []
-        )
+        if first is None:
+            return []
+        return resource_limits.find_descendants({first.pid}, resource_limits.list_processes())
 
     def __enter__(self) -> "ReadySocket":
         return self
@@ -126,6 +129,6 @@ def stage_container(
 def _make_rlimits(processes: int, user: SandboxUser) -> dict[str, int]:
     """Return the rlimits. That of processes would count the user's others too, if it is not of its own."""
     limits = bubblewrap.make_rlimits(processes)
-    return (
-        limits if user.dropped else {name: value for name, value in limits.items() if name != "RLIMIT_NPROC"}
-    )
+    if not user.dropped:
+        del limits["RLIMIT_NPROC"]
+    return limits

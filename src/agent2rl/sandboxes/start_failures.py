@@ -84,6 +84,10 @@ ENGINE_FAILURES = {
         "As root: install nvidia-container-toolkit, run `nvidia-ctk cdi generate "
         "--output=/etc/cdi/nvidia.yaml` and restart the engine.",
     ),
+    r"exec: \S*python\S*: stat \S+: permission denied": FailureDiagnosis(
+        "The Python that runs agent2rl lies in a directory that the image closes, such as /root.",
+        "Install agent2rl in a Python in another place. Without an image this one works.",
+    ),
     r"python\S*\W+(stat \S+ )?no such file or directory": FailureDiagnosis(
         "The image does not have the Python that runs agent2rl.",
         "Install agent2rl in a Python outside of /usr (uv, conda, pyenv), which is mounted in the image. Or "

@@ -89,7 +89,7 @@ def _render(template: str, up: str, contents: SiteContents, **values: Any) -> st
     charts = page_templates.read_chart_script() if values.get("figures") or values.get("drawn") else ""
     frame = page_templates.describe_frame(_read_style(), charts + read_script())
     page = _create_environment().get_template(template)
-    return page.render(**values, **frame, up=up, contents=contents, site_title=contents.title)
+    return str(page.render(**values, **frame, up=up, contents=contents, site_title=contents.title))
 
 
 @cache
@@ -150,7 +150,8 @@ def _list_check_badges(run: RunListing) -> list[Badge]:
     found = [badges[checks.verified]]
     for name, outcome in (("reproduced", checks.reproduced), ("audited", checks.audited)):
         if outcome is not None:
-            found.append(Badge("good", name) if outcome else Badge("bad", f"not {name}"))
+            claim = "By additions to the record, which its sender made."
+            found.append(Badge("accent", name, claim) if outcome else Badge("bad", f"not {name}", claim))
     return found
 
 
