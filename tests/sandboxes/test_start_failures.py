@@ -45,6 +45,11 @@ DENIED_CASES = {
         "seccomp=unconfined",
     ),
     "an ordinary user whose container hides it": (NO_PERMISSIONS, USER, "seccomp=unconfined"),
+    "an ordinary user in a container of Podman": (
+        "bwrap: Can't set hostname to agent2rl: Operation not permitted",
+        USER_IN_CONTAINER,
+        "seccomp=unconfined",
+    ),
     "root in a container": (NOT_PERMITTED, ROOT_IN_CONTAINER, "--cap-add SYS_ADMIN"),
     "root whose container hides it": (NOT_PERMITTED, ROOT, "--cap-add SYS_ADMIN"),
     "a container that masks /proc": (

@@ -188,7 +188,9 @@ def _list_sources(view: RunView, report: Path, left_out: Sequence[LeftOutFiles])
     sources += [
         _SourceFile(f"{paths.report.name}/{name}", report, name)
         for path in report.rglob("*")
-        if is_plain_file(path) and not find_name_fault(name := path.relative_to(report).as_posix())
+        if path.name != paths.page_signature.name  # by this user's key, so it means nothing elsewhere
+        and is_plain_file(path)
+        and not find_name_fault(name := path.relative_to(report).as_posix())
     ]
     sources += _list_logs(paths)
     for source in sources:

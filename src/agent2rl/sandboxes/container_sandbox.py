@@ -14,7 +14,6 @@ and disk are watched from outside as in bubblewrap. The cgroup's limits are high
 """
 
 import os
-import resource
 import subprocess
 import threading
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from pathlib import Path, PurePosixPath
 from agent2rl.core.errors import MachineError
 from agent2rl.core.records import Isolation
 from agent2rl.core.sandbox import Command, Enclosure, Exit, Role
+from agent2rl.core.unix import resource
 from agent2rl.sandboxes import bubblewrap, container_engine, selftest
 from agent2rl.sandboxes.bubblewrap import SandboxUser
 from agent2rl.sandboxes.container_engine import ContainerEngine

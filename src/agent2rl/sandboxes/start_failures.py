@@ -203,7 +203,8 @@ def _diagnose_namespaces(message: str, facts: MachineFacts) -> FailureDiagnosis 
             "bwrap does not help.",
         )
     if not re.search(
-        r"No permissions to creat\w+ (a )?new namespace|Creating new namespace failed|uid map", message
+        r"No permissions to creat\w+ (a )?new namespace|Creating new namespace failed|uid map|set hostname",
+        message,
     ):
         return None
     for name in facts.forbidding:
