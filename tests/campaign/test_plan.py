@@ -26,7 +26,7 @@ from agent2rl.record.paths import RunPaths
 from tests.helpers.run_launcher import RunLauncher
 
 CAMPAIGNS = Path(__file__).resolve().parents[2] / "campaigns"
-COUNTS = {"drivers": 90, "paper": 414, "smoke": 12}
+COUNTS = {"drivers": 90, "paper": 414, "references": 72, "smoke": 12}
 TEXT = 'name = "n"\n[axes]\ntask = ["a", "b"]\nagent = ["x"]\ndriver = ["d"]\nseed = [0, 1]'
 
 
