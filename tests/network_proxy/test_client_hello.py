@@ -60,6 +60,7 @@ def test_an_encrypted_hello_is_noticed() -> None:
         build_hello(server_name(b"a.org"), server_name(b"b.org")),
         build_hello(server_name("ä.org".encode())),
         build_hello(NAME + vector(b"\x00\x09\x00")),
+        build_hello(server_name(b"subdomain.example.org"), record_bytes=1),
     ],
 )
 def test_what_is_not_a_clear_hello_is_refused(data: bytes) -> None:

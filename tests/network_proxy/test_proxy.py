@@ -7,6 +7,7 @@ import time
 import pytest
 
 from agent2rl.core.network import NetworkRequest
+from agent2rl.network_proxy import connections
 from agent2rl.network_proxy.connecting import UpstreamProxy
 from agent2rl.network_proxy.host_rules import PackageMirror
 from agent2rl.network_proxy.request_log import NetworkLimits
@@ -285,6 +286,15 @@ def test_requests_are_limited_in_number_and_the_record_stays_short() -> None:
     assert internet.log.unrecorded == 2
 
 
+def test_malformed_requests_cannot_fill_the_record_so_that_others_are_missing_in_it() -> None:
+    with open_internet("allow:a.org", limits=NetworkLimits(requests=2)) as internet:
+        for _ in range(2):
+            assert internet.ask(b"GET /nowhere HTTP/1.1\r\nHost: x\r\n\r\n").startswith(b"HTTP/1.1 400 ")
+        wait_for_requests(internet, 2)
+        assert internet.get("http://a.org/").startswith(b"HTTP/1.1 429 ")
+    assert internet.site.received == []
+
+
 def test_requests_are_limited_by_the_minute() -> None:
     with open_internet("allow:a.org", limits=NetworkLimits(requests_per_minute=2)) as internet:
         answers = [internet.get("http://a.org/") for _ in range(3)]
@@ -298,6 +308,16 @@ def test_connections_are_limited() -> None:
             assert internet.get("http://a.org/").startswith(b"HTTP/1.1 429 ")
         wait_for_requests(internet, 3)
         assert internet.get("http://a.org/").startswith(b"HTTP/1.1 200 ")
+
+
+def test_connections_far_over_the_limit_are_closed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes a file descriptor of the harness, also while it is being refused."""
+    monkeypatch.setattr(connections, "LINGER_SECONDS", 60)
+    with open_internet("allow:a.org", limits=NetworkLimits(connections=1)) as internet:
+        with internet.open_tunnel("a.org:443"), internet.connect() as refused:
+            assert refused.recv(100).startswith(b"HTTP/1.1 429 ")
+            with internet.connect() as closed:
+                assert read_all(closed) == b""
 
 
 def test_a_download_over_the_limit_is_cut_and_nothing_follows() -> None:

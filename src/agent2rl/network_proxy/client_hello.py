@@ -6,6 +6,8 @@ HANDSHAKE_RECORD, CLIENT_HELLO = 0x16, 0x01
 SERVER_NAME, ENCRYPTED_CLIENT_HELLO = 0x0000, 0xFE0D
 RECORD_BYTES = 1 << 14
 LARGEST_HELLO = 1 << 16
+MOST_RECORDS = 64
+"""It is parsed again whenever bytes arrive, and thousands of tiny records would take much time."""
 
 
 class NotClientHello(ValueError):
@@ -47,7 +49,7 @@ class _ByteCursor:
 
 def parse_client_hello(data: bytes) -> ClientHello | None:
     """Parse the beginning of a connection; None if more bytes are needed. It may span several records."""
-    message = b""
+    message, records = b"", 0
     while len(message) < 4 or len(message) < 4 + int.from_bytes(message[1:4]):
         if data[:1] not in (b"", bytes([HANDSHAKE_RECORD])):
             raise NotClientHello("the connection does not begin with a TLS handshake")
@@ -58,7 +60,9 @@ def parse_client_hello(data: bytes) -> ClientHello | None:
             raise NotClientHello("the first TLS record is malformed")
         if len(data) < 5 + length:
             return None
-        message, data = message + data[5 : 5 + length], data[5 + length :]
+        message, data, records = message + data[5 : 5 + length], data[5 + length :], records + 1
+        if records > MOST_RECORDS:
+            raise NotClientHello("it is split into too many records")
         if message[0] != CLIENT_HELLO or (len(message) >= 4 and message[1]):
             raise NotClientHello("the first TLS message is not a ClientHello")
     return _parse_message(message[4 : 4 + int.from_bytes(message[1:4])])

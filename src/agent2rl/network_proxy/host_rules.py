@@ -24,6 +24,7 @@ MODEL_HUBS = (
     "civitai.com",
     "hf-mirror.com",
     "hf.co",
+    "hf.space",
     "huggingface.co",
     "kaggle.com",
     "modelscope.ai",

@@ -44,6 +44,8 @@ class ProxiedRequest:
     status: int | None = None
     sent_bytes: int = 0
     received_bytes: int = 0
+    counted: bool = False
+    """Whether it counts towards the limit of requests, so that it has a place in the record."""
 
     def make_record(self, outcome: str, reason: str) -> NetworkRequest:
         return NetworkRequest(
@@ -80,7 +82,7 @@ class RequestLog:
         self.requests: list[NetworkRequest] = list(earlier)
         self.unrecorded = 0
         self._record = record
-        self._admitted = len(self.requests)
+        self._counted = len(self.requests)
         self._recent: deque[float] = deque()
         self._received = sum(each.received_bytes for each in self.requests)
         self._sent = sum(each.sent_bytes for each in self.requests)
@@ -91,12 +93,11 @@ class RequestLog:
         if connections > most:
             raise RequestRefused(f"More than {most} connections at the same time.", 429)
 
-    def admit_request(self) -> None:
+    def admit_request(self, request: ProxiedRequest) -> None:
         """Count a new request; raise RequestRefused if it is over a limit."""
         now, limits = time.monotonic(), self.limits
-        if self._admitted >= limits.requests:
+        if not self._count_request(request):
             raise RequestRefused(f"The run's limit of {limits.requests:,} requests is used up.", 429)
-        self._admitted += 1
         while self._recent and self._recent[0] <= now - 60:
             self._recent.popleft()
         if len(self._recent) >= limits.requests_per_minute:
@@ -105,6 +106,13 @@ class RequestLog:
             )
         self._recent.append(now)
         self._require_bytes_left()
+
+    def _count_request(self, request: ProxiedRequest) -> bool:
+        """Count a request once; return False if the limit is reached."""
+        if not request.counted and self._counted < self.limits.requests:
+            request.counted = True
+            self._counted += 1
+        return request.counted
 
     def count_sent(self, request: ProxiedRequest, count: int) -> None:
         request.sent_bytes += count
@@ -126,8 +134,11 @@ class RequestLog:
             raise RequestRefused(f"The run's upload limit of {limits.sent_bytes / 1e9:g} GB is used up.")
 
     def record_request(self, request: ProxiedRequest, outcome: str, reason: str = "") -> None:
-        """Record the end of a request. Beyond the limit, requests are counted only."""
-        if len(self.requests) >= self.limits.requests:
+        """Record the end of a request. Beyond the limit, requests are refused, and only their number is kept.
+
+        Malformed requests count too: otherwise they could fill the record, and others would be missing in it.
+        """
+        if not self._count_request(request):
             self.unrecorded += 1
             return
         made = request.make_record(outcome, reason)

@@ -51,6 +51,8 @@ HOP_BY_HOP = frozenset(
 """Headers that are not passed on. The proxy frames bodies itself and names the host itself."""
 START_SECONDS = 30.0
 RUN_ENDED = "The run ended."
+MOST_REFUSALS = 2
+"""Connections that are open or being refused, as a multiple of the limit. Further ones are closed at once."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,10 @@ class NetworkProxy:
     async def _serve_client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
+        if len(self._clients) >= MOST_REFUSALS * self._log.limits.connections:
+            self._log.unrecorded += 1
+            writer.close()
+            return
         self._clients.add(task)
         client = ClientConnection(reader, writer, self._log)
         try:
@@ -149,7 +155,7 @@ class NetworkProxy:
             return False
         request.method = head.method.decode("ascii", "replace")
         target = _parse_target(head, request)
-        self._log.admit_request()
+        self._log.admit_request(request)
         mirror = self._rules.find_mirror(target.host, target.port, target.tunnel)
         if mirror is None:
             self._rules.require_allowed(target.host, target.port, target.tunnel)
