@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -267,6 +268,23 @@ def test_no_process_can_be_traced_and_the_hosts_not_signalled(cell: SandboxRunne
     assert lines[0] == "-1 -1"
     if IS_ROOT or VERSION >= landlock.SCOPES_FROM:
         assert lines[1:] == ["refused"]
+
+
+def test_no_memory_is_left_behind(cell: SandboxRunner) -> None:
+    """System V segments and files in the host's /dev/shm hold memory without any process."""
+    name = f"agent2rl-{uuid.uuid4().hex}"
+    script = f"""
+        import ctypes, pathlib
+        print(ctypes.CDLL(None).shmget(0, 4096, 0o1600))
+        folder = pathlib.Path("/dev/shm/{name}")
+        (folder / "a" / "b").mkdir(parents=True)
+        (folder / "a" / "file").write_text("x")
+    """
+    assert cell.python(script).code == 0, cell.log
+    assert cell.log == "-1\n"
+    left = Path("/dev/shm", name)
+    assert left.exists() != IS_ROOT  # without a user of its own, nobody knows whose files these are
+    shutil.rmtree(left, ignore_errors=True)
 
 
 @needs_scopes

@@ -202,7 +202,7 @@ def test_the_numbers_are_the_kernels_own(machine: str) -> None:
         "socket": parts.socket,
         "socketpair": parts.socketpair,
     }
-    ours = parts.refused | four | {"clone3": seccomp.CLONE3}
+    ours = parts.refused | parts.persistent | four | {"clone3": seccomp.CLONE3}
     # Older headers do not name the newest calls; those have one number everywhere.
     assert {name for name in ours if name not in known} <= seccomp.COMMON.keys()
     assert {name: number for name, number in ours.items() if known.get(name, number) != number} == {}
@@ -214,7 +214,7 @@ REFUSED = make_refusal(errno.EACCES)
 
 
 def ask_without_namespace(machine: str, number: int, *given: int) -> int:
-    code = build_filter(machine, only_tcp=True)
+    code = build_filter(machine, shares_namespaces=True)
     return decide(code, AUDIT[machine], number, (*given, *[0] * (6 - len(given))))
 
 
@@ -229,6 +229,13 @@ def test_without_a_network_namespace_tcp_is_the_only_protocol_of_the_internet(
     assert {open_socket(STREAM | CLOSE_ON_EXEC, protocol) for protocol in (0, TCP)} == {ALLOW}
     others = [(STREAM, MPTCP), (DATAGRAM, 0), (DATAGRAM | CLOSE_ON_EXEC, UDP), (RAW, 1), (5, 132)]
     assert {open_socket(kind, protocol) for kind, protocol in others} == {REFUSED}
+
+
+@machines
+def test_without_an_ipc_namespace_nothing_can_be_made_that_outlives_the_sandbox(machine: str) -> None:
+    for number in MACHINES[machine].persistent.values():
+        assert ask(machine, number) == ALLOW
+        assert ask_without_namespace(machine, number) == DENIED
 
 
 @machines

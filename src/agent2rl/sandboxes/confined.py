@@ -4,7 +4,7 @@ What it uses instead:
 
     a user of its own       if the harness is root: a uid that nothing else uses, without capabilities
     Landlock                files, TCP ports; signals and abstract sockets on newer kernels (`landlock`)
-    a system-call filter    as in bubblewrap, and no internet protocol but TCP
+    a system-call filter    as in bubblewrap, no internet protocol but TCP, no System V objects
     a guard                 adopts and kills all processes (`confined_guard`)
     rlimits, no_new_privs   as in bubblewrap
 
@@ -77,7 +77,7 @@ class ConfinedSandbox:
                 "uid": uid,
                 "ruleset": ruleset.descriptor,
                 "ports": version >= landlock.TCP_FROM,
-                "filter": seccomp.build_filter(only_tcp=True).hex(),
+                "filter": seccomp.build_filter(shares_namespaces=True).hex(),
             }
             home, temporary = (str(enclosure.scratch / name) for name in ("home", "tmp"))
             with _open_settings(settings) as descriptor, _let_pass(uid, shown):
@@ -154,12 +154,27 @@ def _borrow_user() -> Iterator[int | None]:
             raise MachineError(f"More than {SLOTS} sandboxes run at once in one process.")
         _used_slots.add(slot)
     try:
-        yield bubblewrap.choose_mapped_user(
+        uid = bubblewrap.choose_mapped_user(
             (0x60000000 + SLOTS * os.getpid() + slot, 20000 + SLOTS * (os.getpid() % 700) + slot)
         )
+        try:
+            yield uid
+        finally:
+            _remove_shared_memory(uid)
     finally:
         with _slots_lock:
             _used_slots.discard(slot)
+
+
+def _remove_shared_memory(uid: int) -> None:
+    """Delete what a sandbox's user left in the host's /dev/shm: it would hold memory forever."""
+    with suppress(FileNotFoundError):  # this machine has no `find`
+        subprocess.run(
+            ["find", SHARED_MEMORY, "-mindepth", "1", "-xdev", "-user", str(uid), "-delete"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            check=False,
+        )
 
 
 def _require_capabilities() -> None:

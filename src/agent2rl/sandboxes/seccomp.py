@@ -143,6 +143,8 @@ class SyscallNumbers:
     socketpair: int
     sends: tuple[tuple[int, int], ...]
     """The calls that send, each with the index of its flags."""
+    persistent: dict[str, int]
+    """The calls that make shared memory, semaphores and queues, which stay until somebody removes them."""
     foreign: int | None = None
     """System-call numbers from here on belong to another calling convention."""
 
@@ -157,6 +159,7 @@ MACHINES = {
         socket=41,
         socketpair=53,
         sends=((44, 3), (46, 2), (307, 3)),
+        persistent={"shmget": 29, "semget": 64, "msgget": 68, "mq_open": 240},
         foreign=0x40000000,
     ),
     "aarch64": SyscallNumbers(
@@ -168,6 +171,7 @@ MACHINES = {
         socket=198,
         socketpair=199,
         sends=((206, 3), (211, 2), (269, 3)),
+        persistent={"mq_open": 180, "msgget": 186, "semget": 190, "shmget": 194},
     ),
 }
 
@@ -255,7 +259,7 @@ def _refuse_fast_open(machine: SyscallNumbers) -> list[Instruction]:
     return code
 
 
-def _build_instructions(machine: SyscallNumbers, only_tcp: bool) -> list[Instruction]:
+def _build_instructions(machine: SyscallNumbers, shares_namespaces: bool) -> list[Instruction]:
     denied = make_refusal(errno.EPERM)
     allow: Instruction = (RETURN, 0, 0, ALLOW)
     code: list[Instruction] = [
@@ -266,14 +270,15 @@ def _build_instructions(machine: SyscallNumbers, only_tcp: bool) -> list[Instruc
     ]
     if machine.foreign is not None:
         code += _answer_when(AT_LEAST, machine.foreign, make_refusal(errno.ENOSYS))
-    for number in sorted(machine.refused.values()):
+    refused = machine.refused | (machine.persistent if shares_namespaces else {})
+    for number in sorted(refused.values()):
         code += _answer_when(EQUAL, number, denied)
     # Its flags are behind a pointer; ENOSYS makes every C library fall back to clone.
     code += _answer_when(EQUAL, CLONE3, make_refusal(errno.ENOSYS))
     flags: Instruction = (LOAD, 0, 0, _get_argument_offset(0))
     code += _match_call(machine.clone, [flags, *_answer_when(ANY_BIT, NEW_NAMESPACE, denied), allow])
-    code += _match_call(machine.socket, _filter_tcp_socket() if only_tcp else _filter_socket())
-    code += _refuse_fast_open(machine) if only_tcp else []
+    code += _match_call(machine.socket, _filter_tcp_socket() if shares_namespaces else _filter_socket())
+    code += _refuse_fast_open(machine) if shares_namespaces else []
     refusal: Instruction = (RETURN, 0, 0, make_refusal(errno.EAFNOSUPPORT))
     code += _match_call(machine.socketpair, [*_allow_families((AF_UNIX,)), refusal])
     request: Instruction = (LOAD, 0, 0, _get_argument_offset(1))
@@ -283,16 +288,17 @@ def _build_instructions(machine: SyscallNumbers, only_tcp: bool) -> list[Instruc
     return [*code, allow]
 
 
-def build_filter(machine: str = platform.machine(), only_tcp: bool = False) -> bytes:
+def build_filter(machine: str = platform.machine(), shares_namespaces: bool = False) -> bytes:
     """Return the filter for an architecture, as an array of the kernel's `struct sock_filter`.
 
-    `only_tcp` is for a sandbox without a network namespace: of the internet's protocols it leaves the one
-    that Landlock can restrict.
+    `shares_namespaces` is for a sandbox in the host's network and IPC namespaces. Of the internet's protocols
+    it leaves the one that Landlock can restrict. It refuses System V and POSIX objects that would outlive the
+    sandbox: their memory belongs to no process, so no limit counts it.
     """
     if machine not in MACHINES:
         raise MachineError(
             f"There is no system-call filter for {machine!r} machines.",
             f"Use a machine with {', '.join(MACHINES)}, or --sandbox local, which isolates nothing.",
         )
-    instructions = _build_instructions(MACHINES[machine], only_tcp)
+    instructions = _build_instructions(MACHINES[machine], shares_namespaces)
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in instructions)
