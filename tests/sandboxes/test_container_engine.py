@@ -6,6 +6,7 @@
 import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -48,6 +49,7 @@ def test_a_container_gets_every_restriction_and_is_removed(docker: RecordedDocke
     assert {
         *("--network=none", "--read-only", "--cap-drop=ALL", "--security-opt=no-new-privileges"),
         *("--interactive", "--rm", "--pull=never", "--log-driver=none", "--stop-signal=SIGKILL"),
+        "--init=false",
     } <= set(options)
     given = dict(option.split("=", 1) for option in options if "=" in option)
     assert not given["--user"].startswith("0:")
@@ -101,7 +103,7 @@ def test_podman_keeps_the_users_id_and_gets_no_writable_directories_and_no_proxy
     host = PODMAN_FACTS["host"] | {"security": {"rootless": rootless}}
     podman = install_recorded_docker(tmp_path / "podman", monkeypatch, "podman", {"host": host})
     options = find_options(podman, "podman", tmp_path / "cell")
-    assert {"--read-only-tmpfs=false", "--http-proxy=false"} <= set(options)
+    assert {"--read-only-tmpfs=false", "--image-volume=ignore", "--http-proxy=false"} <= set(options)
     assert ("--userns=keep-id" in options) == rootless
     assert any(option.startswith("--memory=") for option in options)
 
@@ -128,6 +130,15 @@ def test_an_image_has_its_own_programs_and_must_be_there(
     assert "sha256:lab_cuda" in options
     assert not any("destination=/usr," in option for option in options)
     assert any(f"destination={selftest.PROBE.parents[1]}," in option for option in options)
+
+
+@pytest.mark.parametrize("engine", ["docker", "podman", "apptainer"])
+def test_an_image_whose_name_would_be_an_option_is_refused(
+    engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install_recorded_docker(tmp_path / "engine", monkeypatch, engine)
+    with pytest.raises(UserError, match="not the name of an image"):
+        SandboxRunner(registry.find_sandbox(f"{engine}:--privileged"), tmp_path / "cell").run("true")
 
 
 def test_gpus_of_an_image_are_named_to_the_vendors_toolkit(
@@ -180,9 +191,10 @@ def test_containers_of_dead_harnesses_are_removed_and_those_of_live_ones_are_not
     live = container_engine.name_container()
     prefix, pid, started, _ = live.rsplit("-", 3)
     dead = f"{prefix}-{pid}-{int(started) + 1}-0123456789ab"
-    elsewhere = (
-        f"agent2rl-1-{pid}-1-0123456789ab"  # of another pid namespace, where pids mean other processes
-    )
+    # Of another machine with the same daemon, where pids mean other processes.
+    with monkeypatch.context() as other:
+        other.setattr(os, "uname", lambda: SimpleNamespace(nodename="another"))
+        elsewhere = container_engine.name_container().replace(f"-{pid}-", "-1-")
     for name in (live, dead, elsewhere, "agent2rl-of-somebody"):
         (docker.folder / "containers" / name).touch()
     container_engine.remove_orphans(container_engine.find_engine("docker"))

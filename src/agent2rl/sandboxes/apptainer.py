@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from agent2rl.core.errors import MachineError
+from agent2rl.core.errors import MachineError, UserError
 from agent2rl.core.records import Isolation
 from agent2rl.core.sandbox import Command, Enclosure, Exit, Process, Sandbox
 from agent2rl.sandboxes import bubblewrap, resource_limits, selftest
@@ -60,6 +60,8 @@ class ApptainerSandbox:
         return selftest.run_self_test(name, self, hidden, gaps)
 
     def run(self, command: Command, enclosure: Enclosure, stop: threading.Event) -> Exit:
+        if self.image.startswith("-"):
+            raise UserError(f"{self.image!r} is not the name of an image.")
         program = _find_apptainer()
         user = _choose_user(enclosure)
         with stage_container(command, enclosure, user, has_own_system=bool(self.image)) as staged:

@@ -4,7 +4,8 @@ The engine makes containers out of an image. Without an image of the user's it i
 directories, and the links of the host's root directory such as /bin -> usr/bin. Everything else is mounted.
 
 A container's name says which harness made it, so that the next one removes what a crash left behind:
-`agent2rl-NAMESPACE-PID-START-RANDOM`, with the harness's pid namespace, pid and start time.
+`agent2rl-OWNER-PID-START-RANDOM`, with the harness's pid and start time. OWNER is a hash of its machine, user
+and pid namespace: a daemon may serve others, whose processes this harness cannot see.
 """
 
 import functools
@@ -157,6 +158,8 @@ def find_image(engine: ContainerEngine, image: str) -> str:
     """Return the id of an image on this machine; the empty name is the image with nothing in it."""
     if not image:
         return _find_root_image(engine, make_root_archive())
+    if image.startswith("-"):
+        raise UserError(f"{image!r} is not the name of an image.")
     try:
         return _read_image_id(engine, image)
     except MachineError as error:
@@ -224,10 +227,11 @@ def name_container() -> str:
 
 def _name_harness(pid: int) -> str:
     """Return the start of the names of a live harness's containers; raise OSError if it is gone."""
-    namespace = Path("/proc/self/ns/pid").stat().st_ino
+    namespace = Path("/proc/self/ns/pid").stat().st_ino  # on every machine, the first one has the same
+    owner = hashlib.sha256(f"{os.uname().nodename} {os.getuid()} {namespace}".encode()).hexdigest()[:12]
     status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     started = status.rpartition(")")[2].split()[START_FIELD]
-    return f"agent2rl-{namespace}-{pid}-{started}"
+    return f"agent2rl-{owner}-{pid}-{started}"
 
 
 @contextmanager
@@ -261,7 +265,7 @@ def remove_container(engine: ContainerEngine, name: str) -> None:
 
 
 def remove_orphans(engine: ContainerEngine) -> None:
-    """Remove containers of harnesses of this pid namespace that are gone."""
+    """Remove containers of this user's harnesses on this machine that are gone."""
     harness = _name_harness(os.getpid())
     prefix = harness.rsplit("-", 2)[0]
     names = engine.run("ps", "--all", "--filter", f"name={prefix}-", "--format", "{{.Names}}").split()

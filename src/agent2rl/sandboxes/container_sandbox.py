@@ -86,6 +86,7 @@ class ContainerSandbox:
         return [
             *("--interactive", "--rm", "--pull=never", "--log-driver=none", "--no-healthcheck"),
             *("--network=none", "--read-only", "--cap-drop=ALL", "--security-opt=no-new-privileges"),
+            "--init=false",  # an engine's own first process would adopt daemons, which nothing then counts
             *("--stop-signal=SIGKILL", f"--hostname={HOSTNAME}", f"--workdir={WORKSPACE}"),
             *_make_engine_arguments(engine, user),
             *_make_limit_arguments(engine, staged.enclosure, seen.shared_memory_bytes),
@@ -105,8 +106,9 @@ def _make_engine_arguments(engine: ContainerEngine, user: SandboxUser) -> list[s
     group = user.uid if user.dropped or user.uid == 0 else os.getegid()
     arguments = [f"--user={user.uid}:{group}"]
     if engine.is_podman:
-        # Otherwise /run, /tmp and /var/tmp are writable, and the caller's proxy is in the environment.
-        arguments += ["--read-only-tmpfs=false", "--http-proxy=false"]
+        # Otherwise /run, /tmp, /var/tmp and the image's volumes are writable, and the caller's proxy is in the
+        # environment.
+        arguments += ["--read-only-tmpfs=false", "--image-volume=ignore", "--http-proxy=false"]
         arguments += ["--userns=keep-id"] if engine.is_rootless else []
     elif engine.maps_users:
         arguments.append("--userns=host")
