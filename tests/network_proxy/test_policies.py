@@ -65,7 +65,11 @@ def test_what_is_not_a_policy_is_refused(text: str) -> None:
         ("packages", ["pypi.org", "deb.debian.org", "registry.npmjs.org"], ["example.org", "huggingface.co"]),
         ("allow:a.org", ["a.org"], ["b.a.org", "xa.org", "a.org.evil.com", "pypi.org"]),
         ("allow:*.a.org,packages", ["b.a.org", "c.b.a.org", "pypi.org"], ["a.org", "xa.org"]),
-        ("open", ["example.org", "pypi.org"], ["huggingface.co", "cdn-lfs.hf.co", "x.hf.space", "www.kaggle.com"]),
+        (
+            "open",
+            ["example.org", "pypi.org"],
+            ["huggingface.co", "cdn-lfs.hf.co", "x.hf.space", "www.kaggle.com"],
+        ),
         (
             "open:huggingface.co",
             ["huggingface.co", "example.org"],

@@ -313,11 +313,14 @@ def test_connections_are_limited() -> None:
 def test_connections_far_over_the_limit_are_closed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each takes a file descriptor of the harness, also while it is being refused."""
     monkeypatch.setattr(connections, "LINGER_SECONDS", 60)
-    with open_internet("allow:a.org", limits=NetworkLimits(connections=1)) as internet:
-        with internet.open_tunnel("a.org:443"), internet.connect() as refused:
-            assert refused.recv(100).startswith(b"HTTP/1.1 429 ")
-            with internet.connect() as closed:
-                assert read_all(closed) == b""
+    with (
+        open_internet("allow:a.org", limits=NetworkLimits(connections=1)) as internet,
+        internet.open_tunnel("a.org:443"),
+        internet.connect() as refused,
+    ):
+        assert refused.recv(100).startswith(b"HTTP/1.1 429 ")
+        with internet.connect() as closed:
+            assert read_all(closed) == b""
 
 
 def test_a_download_over_the_limit_is_cut_and_nothing_follows() -> None:

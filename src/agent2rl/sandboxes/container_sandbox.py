@@ -106,8 +106,8 @@ def _make_engine_arguments(engine: ContainerEngine, user: SandboxUser) -> list[s
     group = user.uid if user.dropped or user.uid == 0 else os.getegid()
     arguments = [f"--user={user.uid}:{group}"]
     if engine.is_podman:
-        # Otherwise /run, /tmp, /var/tmp and the image's volumes are writable, and the caller's proxy is in the
-        # environment.
+        # Otherwise /run, /tmp, /var/tmp and the image's volumes are writable, and the environment has the
+        # caller's proxy.
         arguments += ["--read-only-tmpfs=false", "--image-volume=ignore", "--http-proxy=false"]
         arguments += ["--userns=keep-id"] if engine.is_rootless else []
     elif engine.maps_users:
