@@ -108,6 +108,13 @@ def test_a_command_works_in_its_workspace_and_its_exit_code_comes_through(cell: 
     assert (cell.workspace / "file").read_text() == "kept\n"
 
 
+@needs_root
+def test_no_other_user_of_the_machine_can_write_in_the_workspace(cell: SandboxRunner) -> None:
+    assert cell.shell("touch mine").code == 0, cell.log
+    assert cell.workspace.stat().st_mode & 0o7777 == 0o1775
+    assert cell.workspace.stat().st_gid == (cell.workspace / "mine").stat().st_gid != 0
+
+
 def test_python_with_its_packages_runs_and_cannot_be_changed(cell: SandboxRunner) -> None:
     script = """
         import agent2rl, pydantic

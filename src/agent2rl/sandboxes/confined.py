@@ -239,10 +239,11 @@ def _prepare_directories(enclosure: Enclosure, mounts: Iterable[Mount], uid: int
 def _share_workspace(workspace: Path, uid: int, kept: set[Path]) -> None:
     """Let the user write in the workspace, but not rename what is given to it there.
 
-    So the workspace itself belongs to root and has the sticky bit, and the rest belongs to the user.
+    So the workspace itself belongs to root and to the user's group and has the sticky bit, and the rest
+    belongs to the user.
     """
-    os.chown(workspace, 0, 0)
-    workspace.chmod(0o1777)
+    os.chown(workspace, 0, uid)
+    workspace.chmod(0o1775)
     for entry in os.scandir(workspace):
         if Path(entry.path) not in kept:
             _change_owner(Path(entry.path), uid, kept)
