@@ -327,6 +327,19 @@ def test_values_beyond_the_range_of_the_merge_are_refused(tmp_path: Path, base: 
     assert "NaN or infinity" in refusal(write_adapter(tmp_path / "adapter", large), base)
 
 
+@pytest.mark.parametrize("cause", ["a scaling that is too large", "an output that is zero"])
+def test_a_merge_that_makes_no_numbers_is_refused(tmp_path: Path, base: BaseModel, cause: str) -> None:
+    layers = {name: layer * 1e17 for name, layer in USUAL.items()}
+    settings: dict[str, object] = {"lora_alpha": 1e6}
+    if cause == "an output that is zero":
+        layers = {**lora(QUERY, WIDTH, WIDTH), f"{PREFIX}{QUERY}.lora_magnitude_vector": draw(WIDTH)}
+        layers[f"{PREFIX}{QUERY}.lora_B.weight"] *= 0
+        layers[f"{PREFIX}{QUERY}.weight"] = np.zeros((WIDTH, WIDTH), np.float32)
+        settings = {"use_dora": True}
+    with pytest.raises(Refusal, match=f"NaN or infinity in .*{QUERY if 'zero' in cause else 'proj'}"):
+        merge(write_adapter(tmp_path / "adapter", layers, **settings), base)
+
+
 def test_a_tensor_of_any_size_is_refused_in_little_memory(tmp_path: Path, base: BaseModel) -> None:
     """A replaced vector as a matrix of one row, so that its lora_A may be as long as the file."""
     adapter, columns = write_adapter(tmp_path / "adapter", r=1, target_modules="all-linear"), 1 << 24

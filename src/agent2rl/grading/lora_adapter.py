@@ -274,7 +274,7 @@ class LoraAdapter:
     def merge_tensor(self, name: str) -> Iterator[bytes]:
         """Yield the bytes of one merged tensor."""
         update, tensor = self.updates.get(name), self.outline[name]
-        return read_chunks(tensor) if update is None else update.merge(tensor)
+        return read_chunks(tensor) if update is None else _merge_finite(name, tensor, update)
 
 
 def is_adapter(submission: Path) -> bool:
@@ -400,10 +400,25 @@ def _require_finite(tensors: Mapping[str, Tensor]) -> None:
         )
 
 
+def _merge_finite(name: str, tensor: Tensor, update: LowRankUpdate) -> Iterator[bytes]:
+    """Merge a tensor; refuse a scaling that is too large for it, or a DoRA of an output that is 0."""
+    for chunk in update.merge(tensor):
+        if not _has_finite_values(chunk, tensor.dtype):
+            raise Refusal(
+                f"Merging the adapter makes NaN or infinity in {format_value(name)}.",
+                "Lower the learning rate or lora_alpha, and train again.",
+            )
+        yield chunk
+
+
 def _is_finite(tensor: Tensor) -> bool:
     """Read a few megabytes at a time: the tensor has not been compared with the base model's yet."""
+    return all(_has_finite_values(chunk, tensor.dtype) for chunk in read_chunks(tensor))
+
+
+def _has_finite_values(chunk: bytes, dtype: str) -> bool:
     with np.errstate(over="ignore"):  # a value that is too large for the merge becomes infinite
-        return all(np.isfinite(decode_values(chunk, tensor.dtype)).all() for chunk in read_chunks(tensor))
+        return bool(np.isfinite(decode_values(chunk, dtype)).all())
 
 
 def _read_values(tensor: Tensor) -> Floats:
