@@ -7,7 +7,7 @@ models. The agent (`soak_agent`) does in HOURS / SPEED what an agent does in HOU
 it SPEED times as often as usual. Meanwhile this program reads the harness's memory, descriptors, threads and
 child processes from /proc, and counts the weights that the run directory holds. The exit status is 1 if a
 promise does not hold: memory within a tenth of what it is after a tenth of the submissions, no more
-descriptors than then, and no more weights than `--keep` says. Figures: docs/design/submission-overhead.md.
+descriptors than then, and no more weights than `--keep` says. Figures: docs/design/long-runs.md.
 """
 
 import argparse

@@ -88,7 +88,7 @@ def shapes_of_llama(
         "mlp.up_proj": (inner, hidden),
         "mlp.down_proj": (hidden, inner),
     }
-    matrices = {
+    matrices: dict[str, tuple[int, ...]] = {
         f"model.layers.{number}.{name}.weight": shape
         for number in range(layers)
         for name, shape in parts.items()

@@ -286,7 +286,7 @@ def test_the_weights_are_compared_while_the_submission_is_graded(
         return trace(*arguments)
 
     monkeypatch.setattr(recorder, "record_results", record_and_tell)
-    monkeypatch.setattr("agent2rl.grading.service.trace_weights", wait_and_trace)
+    monkeypatch.setattr("agent2rl.grading.siblings.trace_weights", wait_and_trace)
     examples = registry.find_task("gsm8k-mini").load(None).feedback[:5]
     splits: dict[Split, SplitFile] = {"feedback": write_split_file(examples, tmp_path / "splits")}
     graded = replace(service.graded, child=replace(service.graded.child, splits=splits))

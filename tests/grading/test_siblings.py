@@ -165,8 +165,10 @@ def test_two_children_that_are_stored_in_a_lower_precision_do_not_share_its_roun
     assert distance.alike is None
     assert distance.cosine is not None
     name = "model.layers.0.mlp.up_proj.weight"
-    changes = [(weights[name].double() - get_weights(parent)[name].double()).flatten() for weights in stored]
-    unrounded = float(torch.nn.functional.cosine_similarity(*changes, dim=0))
+    one, other = (
+        (weights[name].double() - get_weights(parent)[name].double()).flatten() for weights in stored
+    )
+    unrounded = float(torch.nn.functional.cosine_similarity(one, other, dim=0))
     assert unrounded > 0.9 > 0.6 > distance.cosine
 
 

@@ -275,9 +275,9 @@ def rotate_values(tensors: Weights, seed: int = 0) -> Weights:
         output = name.replace("v_proj", "o_proj")
         size = values.shape[0] // GROUPS
         turns = [_make_rotation(size, seed + group) for group in range(GROUPS)]
-        changed[name] = torch.block_diag(*turns) @ values
+        changed[name] = _join_blocks(turns) @ values
         per_head = [turns[head * GROUPS // HEADS] for head in range(HEADS)]
-        changed[output] = tensors[output] @ torch.block_diag(*per_head).T
+        changed[output] = tensors[output] @ _join_blocks(per_head).T
     return changed
 
 
@@ -333,6 +333,11 @@ def add_noise(tensors: Weights, scale: float, seed: int) -> Weights:
         name: tensor + scale * tensor.square().mean().sqrt() * torch.randn(tensor.shape, generator=dice)
         for name, tensor in tensors.items()
     }
+
+
+def _join_blocks(blocks: list[torch.Tensor]) -> torch.Tensor:
+    joined: torch.Tensor = torch.block_diag(*blocks)  # type: ignore[no-untyped-call]
+    return joined
 
 
 def _make_rotation(size: int, seed: int) -> torch.Tensor:

@@ -1,6 +1,7 @@
 """Who is ranked on a site, and with whom."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ def build_site_of(*runs: PublishedRun, **known: object) -> SiteContents:
     return build_contents(CollectedRuns(tuple(runs), ()), **known)  # type: ignore[arg-type]
 
 
-def make_runs(gains: list[float], agent: str, **known: object) -> list[PublishedRun]:
+def make_runs(gains: list[float], agent: str, **known: Any) -> list[PublishedRun]:
     return [
         make_published_run(gain, f"{agent}-{place}-{len(known)}", agent=agent, seed=place, **known)
         for place, gain in enumerate(gains)

@@ -41,7 +41,7 @@ from agent2rl.core.events import FileSeen
 from agent2rl.core.grading_records import FileHash
 from agent2rl.grading.verify import verify_run
 from agent2rl.record.paths import RunPaths, is_plain_file, list_run_files
-from agent2rl.record.reader import RunView, read_events, read_run
+from agent2rl.record.reader import RunView, read_events, read_finished_run
 from agent2rl.record.untrusted_files import open_plain_file
 from agent2rl.report import run_report
 from agent2rl.report.digests import read_cached_digest
@@ -103,7 +103,7 @@ def write_bundle(
     """Write a run into a new file. Nothing is left behind if it fails."""
     if target.exists():
         raise UserError(f"{target} already exists.", "Choose another name with --output, or delete it.")
-    view = require_finished_run(paths)
+    view = read_finished_run(paths)
     head = _require_intact_record(paths)
     with TemporaryDirectory(prefix="agent2rl-bundle-") as folder:
         left_out = list(_list_left_out(view, options))
@@ -116,18 +116,6 @@ def write_bundle(
         record, secrets = _make_record(view, head, sources, left_out, scanner)
         size = _write_file(target, record, sources, scanner, options.key)
     return WrittenBundle(record, target, size, tuple(secrets))
-
-
-def require_finished_run(paths: RunPaths) -> RunView:
-    view = read_run(paths)
-    if view.state == "running":
-        raise UserError(f"{paths.run_id} is still running.", "Bundle it when it has ended.")
-    if view.result is None:
-        raise UserError(
-            f"{paths.run_id} has no readable result: {'; '.join(view.notes) or 'its harness died'}.",
-            f"Continue it: agent2rl resume {paths.run_id}.",
-        )
-    return view
 
 
 def _require_intact_record(paths: RunPaths) -> str:
@@ -188,7 +176,9 @@ def _list_sources(view: RunView, report: Path, left_out: Sequence[LeftOutFiles])
     sources += [
         _SourceFile(f"{paths.report.name}/{name}", report, name)
         for path in report.rglob("*")
-        if is_plain_file(path) and not find_name_fault(name := path.relative_to(report).as_posix())
+        if path.name != paths.page_signature.name  # by this user's key, so it means nothing elsewhere
+        and is_plain_file(path)
+        and not find_name_fault(name := path.relative_to(report).as_posix())
     ]
     sources += _list_logs(paths)
     for source in sources:

@@ -11,12 +11,12 @@ Where the lines of a matrix moved, directions say nothing. Then the sorted norms
 rearranged sibling are the sibling's (`norms`). docs/design/lineage.md has the error rates.
 """
 
+import os
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from math import sqrt
-from os import sched_getaffinity
 from pathlib import Path
 from statistics import median, quantiles
 
@@ -108,7 +108,7 @@ def compare_with_siblings(
         norms = (find_input_norm(name, submitted), find_input_norm(name, base.tensors))
         return sketch_change(name, submitted[name], base.tensors[name], wanted, norms)
 
-    with ThreadPoolExecutor(min(MOST_WORKERS, len(sched_getaffinity(0))), "siblings") as pool:
+    with ThreadPoolExecutor(min(MOST_WORKERS, len(os.sched_getaffinity(0))), "siblings") as pool:
         changes = dict(zip(common, pool.map(sketch, common), strict=True))
     distances = [_measure_sibling(each, changes) for each in others]
     return tuple(sorted(distances, key=lambda one: (not one.alike, -(one.cosine or 0.0), one.name)))

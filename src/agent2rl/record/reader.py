@@ -211,6 +211,19 @@ def _find_baseline(chain: ledger.LedgerReading) -> EvalScore | None:
     return None
 
 
+def read_finished_run(paths: RunPaths) -> RunView:
+    """Read a run whose record is closed; raise UserError for any other."""
+    view = read_run(paths)
+    if view.state == "running":
+        raise UserError(f"{paths.run_id} is still running.", "Wait until it has ended.")
+    if view.result is None:
+        raise UserError(
+            f"{paths.run_id} has no result: {'; '.join(view.notes) or 'its harness died'}.",
+            f"Continue it: agent2rl resume {paths.run_id}.",
+        )
+    return view
+
+
 def _read_record(path: Path, kind: type[R], notes: list[str]) -> R | None:
     try:
         return kind.model_validate_json(path.read_bytes())

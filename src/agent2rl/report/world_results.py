@@ -1,6 +1,6 @@
 """How a model plays a task's world, before and after training, and in training: does it generalise?"""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -53,14 +53,24 @@ def measure_world_results(data: ReportData) -> WorldResults | None:
     return WorldResults(
         split=split,
         metrics=(
-            WorldMetric("Episodes won", *map(_share_won, sides), "%"),
-            WorldMetric("Turns to win", *map(_turns_to_win, sides), ""),
-            WorldMetric("Turns of an episode", *map(_turns, sides), ""),
-            WorldMetric("Actions without effect", *map(_share_without_effect, sides), "%"),
+            _measure("Episodes won", "%", _share_won, sides),
+            _measure("Turns to win", "", _turns_to_win, sides),
+            _measure("Turns of an episode", "", _turns, sides),
+            _measure("Actions without effect", "%", _share_without_effect, sides),
         ),
         training=training,
         episodes=episodes,
     )
+
+
+def _measure(
+    name: str,
+    unit: str,
+    measure: Callable[[Sequence[ExampleResult]], float | None],
+    sides: Sequence[Sequence[ExampleResult]],
+) -> WorldMetric:
+    before, after = map(measure, sides)
+    return WorldMetric(name, before, after, unit)
 
 
 def _share_won(results: Sequence[ExampleResult]) -> float | None:

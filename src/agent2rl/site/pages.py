@@ -89,7 +89,7 @@ def _render(template: str, up: str, contents: SiteContents, **values: Any) -> st
     charts = page_templates.read_chart_script() if values.get("figures") or values.get("drawn") else ""
     frame = page_templates.describe_frame(_read_style(), charts + read_script())
     page = _create_environment().get_template(template)
-    return page.render(**values, **frame, up=up, contents=contents, site_title=contents.title)
+    return str(page.render(**values, **frame, up=up, contents=contents, site_title=contents.title))
 
 
 @cache

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 
 from agent2rl.core.audit_records import Audit, AuditedDocument, AuditFlag, AuditQuote, FlagKind
 from agent2rl.core.engine import Chat, Engine, Sampling
-from agent2rl.core.errors import Agent2RLError, UserError
+from agent2rl.core.errors import Agent2RLError
 from agent2rl.record.additions import append_addition, require_additions_intact
 from agent2rl.record.ledger import read_ledger
 from agent2rl.record.paths import RunPaths
-from agent2rl.record.reader import read_run
+from agent2rl.record.reader import read_finished_run
 from agent2rl.record.run_lock import RunLock
 from agent2rl.run.audit.documents import AuditDocument, normalize_spaces, read_documents
 from agent2rl.run.audit.questions import (
@@ -78,7 +78,8 @@ def audit_run(
 ) -> Audit:
     """Audit a run, and add the result to its record. A judge that fails leaves it not audited."""
     options = options or AuditOptions()
-    _require_closed(paths)
+    read_finished_run(paths)
+    require_additions_intact(paths)
     validate_judge_name(judge)
     documents = read_documents(paths)
     parts = divide_documents(documents, options.part_characters, options.most_parts)
@@ -102,18 +103,6 @@ def audit_run(
     with RunLock(paths.lock):
         append_addition(paths, "audit", audit.model_dump(mode="json"))
     return audit
-
-
-def _require_closed(paths: RunPaths) -> None:
-    view = read_run(paths)
-    if view.state == "running":
-        raise UserError(f"{paths.run_id} is still running.", "Audit it when it has ended.")
-    if view.result is None:
-        raise UserError(
-            f"{paths.run_id} has no result, so its record is not closed.",
-            f"Continue it: agent2rl resume {paths.run_id}.",
-        )
-    require_additions_intact(paths)
 
 
 def _ask_panel(
