@@ -173,6 +173,7 @@ def _remove_shared_memory(uid: int) -> None:
             ["find", SHARED_MEMORY, "-mindepth", "1", "-xdev", "-user", str(uid), "-delete"],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C at a terminal is for the harness alone
             check=False,
         )
 
