@@ -337,6 +337,17 @@ def test_what_an_agent_names_cannot_steer_the_terminal_or_the_report(launcher: R
     assert "\x1b" not in report
 
 
+def test_a_name_of_somebody_else_cannot_steer_the_terminal(launcher: RunLauncher, tmp_path: Path) -> None:
+    hostile = tmp_path / "run\x1b[2J"
+    hostile.mkdir()
+    (hostile / "spec.json").touch()
+    done = launcher.cli("site", str(tmp_path), "-o", str(tmp_path / "site"))
+    assert "run�[2J is not shown" in done.stderr
+    missing = launcher.cli("site", str(hostile / "none"))
+    assert "There is no run directory or bundle" in missing.stderr
+    assert "\x1b" not in done.stderr + missing.stderr
+
+
 def test_an_agent_is_told_which_gpus_are_its_own(launcher: RunLauncher) -> None:
     saying = "say(gpus=os.environ.get('CUDA_VISIBLE_DEVICES', 'all'))"
     told = launcher.run(saying, "--budget", "20m", CUDA_VISIBLE_DEVICES="3")

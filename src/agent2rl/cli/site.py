@@ -20,6 +20,7 @@ from agent2rl.core.errors import UserError
 from agent2rl.grading.verify import verify_run
 from agent2rl.record.paths import RunPaths
 from agent2rl.record.reader import RunView, read_run
+from agent2rl.record.untrusted_files import sanitize_line
 from agent2rl.report.digests import runs_below
 from agent2rl.report.tables import pluralize
 from agent2rl.run.settings import read_settings
@@ -31,6 +32,7 @@ from agent2rl.site.writer import write_site
 
 MOST_NAMED = 20
 """Number of faults that are printed."""
+MOST_CHARACTERS = 500
 
 
 @click.command("site")
@@ -97,7 +99,7 @@ def site_command(
     written = write_site(contents, output)
     faults = _list_faults(collected)
     for fault in faults[:MOST_NAMED]:
-        click.echo(f"note: {fault}", err=True)
+        click.echo(f"note: {sanitize_line(fault, MOST_CHARACTERS)}", err=True)
     if len(faults) > MOST_NAMED:
         click.echo(f"note: and {len(faults) - MOST_NAMED} more", err=True)
     click.echo(f"{pluralize(len(collected.runs), 'run')} in {written}")
