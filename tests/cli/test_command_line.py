@@ -16,7 +16,8 @@ from agent2rl.cli.terminal_output import TerminalProgress, print_episode, print_
 from agent2rl.core.grading_records import ExampleResult, Submission, TrajectoryTurn
 from agent2rl.core.records import Budget, RunSpec
 from agent2rl.grading.api import HealthAnswer, SubmissionAnswer, TimeAnswer
-from agent2rl.record.files import canonical_json, sha256_text
+from agent2rl.record.files import canonical_json, sha256_text, write_record
+from agent2rl.record.paths import RunPaths
 from agent2rl.record.reader import read_run
 from agent2rl.record.recorder import Recorder
 from tests.helpers.run_launcher import RunLauncher
@@ -346,6 +347,14 @@ def test_a_name_of_somebody_else_cannot_steer_the_terminal(launcher: RunLauncher
     missing = launcher.cli("site", str(hostile / "none"))
     assert "There is no run directory or bundle" in missing.stderr
     assert "\x1b" not in done.stderr + missing.stderr
+    spec = RunSpec(
+        task="gsm8k-mini", agent="\x1b[2Jme", model="abacus", engine="x", budget=Budget(wall_seconds=1)
+    )
+    RunPaths(tmp_path / "runs" / "crashed").root.mkdir(parents=True)
+    write_record(RunPaths(tmp_path / "runs" / "crashed").spec, spec)
+    ranked = launcher.cli("leaderboard", str(tmp_path / "runs"))
+    assert "[2Jme" in ranked.stdout, ranked.stderr
+    assert "\x1b" not in ranked.stdout
 
 
 def test_an_agent_is_told_which_gpus_are_its_own(launcher: RunLauncher) -> None:

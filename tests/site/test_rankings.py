@@ -50,7 +50,7 @@ def test_a_model_that_was_trained_elsewhere_is_shown_and_not_ranked() -> None:
     submitted = make_published_run(80.0, "s", agent="submit:final #1a2b3c")
     contents = build_site_of(*make_runs([5.0, 6.0], "mine"), submitted)
     for ranking in (*contents.by_setting, *contents.by_protocol):
-        ranked = [row.agent for row in ranking.board.rows if isinstance(row.place.rank, float)]
+        ranked = [entry.row.agent for entry in ranking.entries if entry.row.place.mean]
         assert ranked == ["mine"]
         assert ranking.board.excluded == {"trained-elsewhere": 1}
     (listing,) = (each for each in contents.listings if each.run_id == "s")

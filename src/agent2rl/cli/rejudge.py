@@ -10,17 +10,14 @@ from agent2rl import registry
 from agent2rl.bundles.unpacking import is_bundle
 from agent2rl.cli.options import as_json, complete_runs, judge, runs_dir, sandbox, search
 from agent2rl.cli.run_argument import open_run
+from agent2rl.cli.terminal_output import sanitize_one_line
 from agent2rl.core.errors import UserError
 from agent2rl.core.grading_records import EvalScore, HeldoutComparison
 from agent2rl.record.reader import read_run
-from agent2rl.record.untrusted_files import sanitize_line
 from agent2rl.registry import TASK_FOLDER_KINDS
 from agent2rl.report.tables import format_interval
 from agent2rl.run.rejudging import RejudgedScore, Rejudgement, RejudgeOptions, Rule, rejudge_run
 from agent2rl.run.settings import read_settings
-
-MOST_CHARACTERS = 300
-"""Length at which a text of the record is cut."""
 
 
 @click.command("rejudge")
@@ -95,7 +92,7 @@ def rejudge_command(
 
 def _print_rejudgement(rejudgement: Rejudgement) -> None:
     console = Console(highlight=False, soft_wrap=True)
-    console.print(f"old: {sanitize_line(rejudgement.old_rule, MOST_CHARACTERS)}", markup=False)
+    console.print(f"old: {sanitize_one_line(rejudgement.old_rule)}", markup=False)
     console.print(f"new: {rejudgement.new_rule}", markup=False)
     table = Table()
     for name in ("", "split", "outputs", "old", "new", "difference"):

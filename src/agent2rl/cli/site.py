@@ -16,11 +16,11 @@ from agent2rl.bundles.verification import verify_bundle
 from agent2rl.cli.leaderboard import include_contaminated
 from agent2rl.cli.options import runs_dir
 from agent2rl.cli.run_argument import unpack_bundle
+from agent2rl.cli.terminal_output import sanitize_one_line
 from agent2rl.core.errors import UserError
 from agent2rl.grading.verify import verify_run
 from agent2rl.record.paths import RunPaths
 from agent2rl.record.reader import RunView, read_run
-from agent2rl.record.untrusted_files import sanitize_line
 from agent2rl.report.digests import runs_below
 from agent2rl.report.tables import pluralize
 from agent2rl.run.settings import read_settings
@@ -32,7 +32,6 @@ from agent2rl.site.writer import write_site
 
 MOST_NAMED = 20
 """Number of faults that are printed."""
-MOST_CHARACTERS = 500
 
 
 @click.command("site")
@@ -99,7 +98,7 @@ def site_command(
     written = write_site(contents, output)
     faults = _list_faults(collected)
     for fault in faults[:MOST_NAMED]:
-        click.echo(f"note: {sanitize_line(fault, MOST_CHARACTERS)}", err=True)
+        click.echo(f"note: {sanitize_one_line(fault)}", err=True)
     if len(faults) > MOST_NAMED:
         click.echo(f"note: and {len(faults) - MOST_NAMED} more", err=True)
     click.echo(f"{pluralize(len(collected.runs), 'run')} in {written}")
