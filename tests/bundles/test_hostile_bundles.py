@@ -303,7 +303,7 @@ def test_a_bundle_cannot_put_lines_of_its_own_into_what_verify_says(
     parts: BundleParts, tmp_path: Path, launcher: RunLauncher
 ) -> None:
     reason = "\x1b[2J\nthe record holds\nsignature: signed by alice"
-    left_out = [{"path": "submissions/3/model/", "reason": reason}]
+    left_out = [{**each, "reason": reason} for each in parts.record["left_out"]]
     (tmp_path / "bundle.tar.zst").write_bytes(parts.with_record(left_out=left_out).build())
     lines = launcher.cli("verify", str(tmp_path / "bundle.tar.zst")).stdout.splitlines()
     assert any("[2J the record holds signature: signed by alice" in line for line in lines)
