@@ -357,6 +357,20 @@ def test_a_name_of_somebody_else_cannot_steer_the_terminal(launcher: RunLauncher
     assert "\x1b" not in ranked.stdout
 
 
+def test_a_place_where_nothing_can_be_written_is_said_before_an_export(
+    launcher: RunLauncher, tmp_path: Path
+) -> None:
+    paths = RunPaths(tmp_path / "runs" / "crashed")
+    paths.root.mkdir(parents=True)
+    spec = RunSpec(task="a", agent="nop", model="abacus", engine="x", budget=Budget(wall_seconds=1))
+    write_record(paths.spec, spec)
+    for place, reason in (("none/rows.csv", "there is no folder"), ("runs", "it is a folder")):
+        done = launcher.cli("export", "csv", str(paths.root), "-o", str(tmp_path / place))
+        assert done.returncode == 2
+        assert done.stderr.startswith("error: Cannot write"), done.stderr
+        assert reason in done.stderr
+
+
 def test_an_agent_is_told_which_gpus_are_its_own(launcher: RunLauncher) -> None:
     saying = "say(gpus=os.environ.get('CUDA_VISIBLE_DEVICES', 'all'))"
     told = launcher.run(saying, "--budget", "20m", CUDA_VISIBLE_DEVICES="3")

@@ -145,7 +145,7 @@ def list_run(view: RunView, digest: RunDigest, checks: RunChecks) -> RunListing:
     return RunListing(
         **{name: getattr(digest, name) for name in _SAME_FIELDS},
         setting=digest.task_setting,
-        engine=strip_path(view.spec.engine),
+        engine=view.spec.engine.partition(":")[0],  # what follows may be an endpoint or a path
         started=_format_start(view),
         baseline_ranks=view.spec.protocol == "paper" or bool(view.result and view.result.baseline_heldout),
         excluded=digest.excluded,
