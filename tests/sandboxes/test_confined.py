@@ -398,3 +398,16 @@ def test_programs_that_a_model_wrote_run_in_it_too(isolation: Isolation, tmp_pat
     with open_sandboxed_pool(tmp_path / "programs", 1, "confined") as pool:
         verdicts = pool.judge_jobs([make_job(program) for program in programs])
     assert [verdict.passed for verdict in verdicts] == [True, False, False]
+
+
+def test_a_world_opens_where_its_expert_is_hidden(cell: SandboxRunner) -> None:
+    """The folder can be listed there, and its files cannot be opened."""
+    package = Path(selftest.__file__).parents[1]
+    experts = tuple(package.glob("environments/*/expert"))
+    script = """
+        from agent2rl.environments.alfworld import environment as alfworld
+        from agent2rl.environments.webshop import environment as webshop
+        print(alfworld.AlfworldExpert)
+    """
+    assert cell.python(script, hidden=experts).code == 0, cell.log
+    assert cell.log == "None\n"

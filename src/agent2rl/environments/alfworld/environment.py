@@ -202,7 +202,7 @@ TOOLS = (go_to, open_place, close_place, take, put, clean, heat, cool, use, exam
 
 try:
     from agent2rl.environments.alfworld.expert import AlfworldExpert
-except ImportError:  # the folder is hidden in a run without an expert
+except (ImportError, PermissionError):  # the folder is hidden in a run without an expert
     AlfworldExpert = None  # type: ignore[assignment, misc]
 
 GAMES = "games"

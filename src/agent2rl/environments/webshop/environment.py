@@ -141,7 +141,7 @@ def read_goal(example: Example) -> ShoppingGoal:
 
 try:
     from agent2rl.environments.webshop.expert import WebshopExpert
-except ImportError:  # the folder is hidden in a run without an expert
+except (ImportError, PermissionError):  # the folder is hidden in a run without an expert
     WebshopExpert = None  # type: ignore[assignment, misc]
 
 
