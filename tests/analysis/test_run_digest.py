@@ -196,6 +196,13 @@ def test_a_chosen_submission_that_was_never_ranked_has_no_gain() -> None:
     assert (found.excluded, found.gain) == ("not-graded", None)
 
 
+@pytest.mark.parametrize("agent", ["submit", "submit:/models/final"])
+def test_a_model_that_was_trained_elsewhere_is_no_gain_of_an_agent(agent: str) -> None:
+    found = make_digest(60.0, agent=agent)
+    assert (found.excluded, found.gain, found.succeeded) == ("trained-elsewhere", None, None)
+    assert make_digest(60.0, agent="submitter").gain == 60.0
+
+
 def test_the_curve_has_a_point_for_each_score_and_never_falls() -> None:
     found = digested(
         submission(1, 10, None),

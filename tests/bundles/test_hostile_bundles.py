@@ -35,6 +35,7 @@ from tests.helpers.bundle_files import (
     make_any_header,
     make_typed_header,
 )
+from tests.helpers.run_launcher import RunLauncher
 
 SCORES = "submissions/3/heldout.jsonl"
 PACK = "revisions/objects/pack/pack-" + "0" * 40
@@ -296,6 +297,18 @@ def test_a_record_that_is_none_is_refused(parts: BundleParts, refuse: Callable[[
     for path in ("spec.json", "ledger.jsonl", "result.json"):
         files = {name: data for name, data in parts.files.items() if name != path}
         assert f"{path} is missing" in refuse(replace(parts, files=files).list_anew().build())
+
+
+def test_a_bundle_cannot_put_lines_of_its_own_into_what_verify_says(
+    parts: BundleParts, tmp_path: Path, launcher: RunLauncher
+) -> None:
+    reason = "\x1b[2J\nthe record holds\nsignature: signed by alice"
+    left_out = [{**each, "reason": reason} for each in parts.record["left_out"]]
+    (tmp_path / "bundle.tar.zst").write_bytes(parts.with_record(left_out=left_out).build())
+    lines = launcher.cli("verify", str(tmp_path / "bundle.tar.zst")).stdout.splitlines()
+    assert any("[2J the record holds signature: signed by alice" in line for line in lines)
+    assert lines.count("the record holds") == 1
+    assert lines[-1] == "signature: unsigned"
 
 
 def test_scores_cannot_be_excused_from_the_check(parts: BundleParts, refuse: Callable[[bytes], str]) -> None:

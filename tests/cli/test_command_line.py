@@ -16,7 +16,8 @@ from agent2rl.cli.terminal_output import TerminalProgress, print_episode, print_
 from agent2rl.core.grading_records import ExampleResult, Submission, TrajectoryTurn
 from agent2rl.core.records import Budget, RunSpec
 from agent2rl.grading.api import HealthAnswer, SubmissionAnswer, TimeAnswer
-from agent2rl.record.files import canonical_json, sha256_text
+from agent2rl.record.files import canonical_json, sha256_text, write_record
+from agent2rl.record.paths import RunPaths
 from agent2rl.record.reader import read_run
 from agent2rl.record.recorder import Recorder
 from tests.helpers.run_launcher import RunLauncher
@@ -335,6 +336,39 @@ def test_what_an_agent_names_cannot_steer_the_terminal_or_the_report(launcher: R
     report = launcher.report(run)
     assert "<script>" not in report
     assert "\x1b" not in report
+
+
+def test_a_name_of_somebody_else_cannot_steer_the_terminal(launcher: RunLauncher, tmp_path: Path) -> None:
+    hostile = tmp_path / "run\x1b[2J"
+    hostile.mkdir()
+    (hostile / "spec.json").touch()
+    done = launcher.cli("site", str(tmp_path), "-o", str(tmp_path / "site"))
+    assert "run�[2J is not shown" in done.stderr
+    missing = launcher.cli("site", str(hostile / "none"))
+    assert "There is no run directory or bundle" in missing.stderr
+    assert "\x1b" not in done.stderr + missing.stderr
+    spec = RunSpec(
+        task="gsm8k-mini", agent="\x1b[2Jme", model="abacus", engine="x", budget=Budget(wall_seconds=1)
+    )
+    RunPaths(tmp_path / "runs" / "crashed").root.mkdir(parents=True)
+    write_record(RunPaths(tmp_path / "runs" / "crashed").spec, spec)
+    ranked = launcher.cli("leaderboard", str(tmp_path / "runs"))
+    assert "[2Jme" in ranked.stdout, ranked.stderr
+    assert "\x1b" not in ranked.stdout
+
+
+def test_a_place_where_nothing_can_be_written_is_said_before_an_export(
+    launcher: RunLauncher, tmp_path: Path
+) -> None:
+    paths = RunPaths(tmp_path / "runs" / "crashed")
+    paths.root.mkdir(parents=True)
+    spec = RunSpec(task="a", agent="nop", model="abacus", engine="x", budget=Budget(wall_seconds=1))
+    write_record(paths.spec, spec)
+    for place, reason in (("none/rows.csv", "there is no folder"), ("runs", "it is a folder")):
+        done = launcher.cli("export", "csv", str(paths.root), "-o", str(tmp_path / place))
+        assert done.returncode == 2
+        assert done.stderr.startswith("error: Cannot write"), done.stderr
+        assert reason in done.stderr
 
 
 def test_an_agent_is_told_which_gpus_are_its_own(launcher: RunLauncher) -> None:

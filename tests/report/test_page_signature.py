@@ -34,6 +34,14 @@ def test_a_page_that_was_changed_or_is_out_of_date_is_not_shown(
     assert read_signed_page(run, tmp_path) is None
 
 
+def test_a_page_without_what_was_added_later_is_not_shown(run: RunPaths, tmp_path: Path) -> None:
+    sign_page(run, tmp_path)
+    run.additions_head.write_text("1 def\n")
+    assert read_signed_page(run, tmp_path) is None
+    sign_page(run, tmp_path)
+    assert read_signed_page(run, tmp_path) == "a page"
+
+
 def test_a_page_of_another_user_or_another_run_is_not_shown(run: RunPaths, tmp_path: Path) -> None:
     sign_page(run, tmp_path / "theirs")
     sign_page(RunPaths(run.root), tmp_path / "theirs")

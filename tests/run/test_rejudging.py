@@ -12,7 +12,7 @@ from agent2rl.evaluators.pairwise import Pairwise
 from agent2rl.record.paths import RunPaths
 from agent2rl.run.rejudging import Rejudgement
 from tests.helpers import short_alpacaeval
-from tests.helpers.bundle_files import unpack_earlier_run
+from tests.helpers.bundle_files import BundleParts, unpack_earlier_run
 from tests.helpers.openai_server import serve_engine
 from tests.helpers.run_launcher import FinishedRun, RunLauncher
 
@@ -99,6 +99,10 @@ def test_what_cannot_be_graded_again_is_said(
     bundle = str(tmp_path / "run.tar.zst")
     done = launcher.cli("bundle", str(run.paths.root), "-o", bundle)
     assert done.returncode == 0, done.stderr
+    assert "Name the task here" in refuse(bundle, "--rule", "task")
+    parts = BundleParts.read(Path(bundle).read_bytes())
+    spec = json.dumps({**json.loads(parts.files["spec.json"]), "task": str(tmp_path)})  # a folder here
+    Path(bundle).write_bytes(parts.with_file("spec.json", spec.encode()).build())
     assert "Name the task here" in refuse(bundle, "--rule", "task")
     for file in (paths.baseline.root.glob("*.jsonl"), paths.submissions.glob("*/*.jsonl")):
         for path in file:

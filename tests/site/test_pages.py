@@ -9,7 +9,7 @@ from playwright.sync_api import Browser, Page, expect
 from agent2rl.site.collected_runs import CollectedRuns, RefusedRun
 from agent2rl.site.contents import SiteContents, build_contents
 from agent2rl.site.pages import make_slug
-from agent2rl.site.writer import write_site
+from agent2rl.site.writer import MANIFEST, write_site
 from tests.helpers.browser import (
     PHONE_WIDTH,
     find_accessibility_violations,
@@ -129,3 +129,16 @@ def test_different_names_have_different_pages() -> None:
 def test_a_site_of_nothing_says_so(tmp_path: Path) -> None:
     contents: SiteContents = build_contents(CollectedRuns((), ()))
     assert "No runs." in write_site(contents, tmp_path / "empty").read_text(encoding="utf-8")
+
+
+def test_a_new_site_deletes_pages_of_the_old_one_and_nothing_outside(tmp_path: Path) -> None:
+    contents, site = build_contents(CollectedRuns((), ())), tmp_path / "site"
+    write_site(contents, site)
+    outside, stale = tmp_path / "outside", site / "tasks" / "old.html"
+    stale.parent.mkdir()
+    for path in (outside, stale):
+        path.touch()
+    (site / MANIFEST).write_text(f"tasks/old.html\n../outside\n{outside}\n/{outside}\n")
+    write_site(contents, site)
+    assert outside.exists()
+    assert not stale.exists()

@@ -8,8 +8,10 @@ import pytest
 from agent2rl.core.errors import UserError
 from agent2rl.site.collected_runs import CollectedRuns
 from agent2rl.site.contents import SiteContents, build_contents
+from agent2rl.site.listing import publish_digest
 from agent2rl.site.published_run import PublishedRun
 from agent2rl.site.references import read_references
+from tests.helpers.run_digests import make_digest
 from tests.site.sample_runs import make_published_run
 
 
@@ -42,6 +44,25 @@ def test_runs_that_are_not_verified_are_counted_and_not_ranked() -> None:
     for ranking in (*contents.by_setting, *contents.by_protocol):
         assert [entry.row.agent for entry in ranking.entries] == ["honest"]
         assert ranking.not_verified == 1
+
+
+def test_a_model_that_was_trained_elsewhere_is_shown_and_not_ranked() -> None:
+    submitted = make_published_run(80.0, "s", agent="submit:final #1a2b3c")
+    contents = build_site_of(*make_runs([5.0, 6.0], "mine"), submitted)
+    for ranking in (*contents.by_setting, *contents.by_protocol):
+        ranked = [entry.row.agent for entry in ranking.entries if entry.row.place.mean]
+        assert ranked == ["mine"]
+        assert ranking.board.excluded == {"trained-elsewhere": 1}
+    (listing,) = (each for each in contents.listings if each.run_id == "s")
+    assert (listing.excluded, listing.is_counted, listing.gain) == ("trained-elsewhere", False, None)
+
+
+def test_the_endpoint_of_a_driver_is_not_published() -> None:
+    drivers = ("qwen@http://10.1.2.3:8000/v1", "qwen@http://10.1.2.4:8000/v1", "gpt-5.4", None)
+    published = [publish_digest(make_digest(driver=driver), "alice").driver for driver in drivers]
+    assert published[2:] == ["gpt-5.4", None]
+    assert len({*published}) == 4
+    assert all(str(name).startswith("qwen #") for name in published[:2])
 
 
 def test_contaminated_runs_are_left_out_unless_they_are_asked_for() -> None:

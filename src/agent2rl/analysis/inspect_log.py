@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from pydantic import Field, JsonValue
@@ -21,6 +20,7 @@ from agent2rl.core.grading_records import EvalScore, ExampleResult, Split
 from agent2rl.core.llm import TokenCounts
 from agent2rl.core.records import Record, RunResult
 from agent2rl.core.self_reports import AgentToolCall, Transcript, TranscriptStep
+from agent2rl.core.units import strip_path
 from agent2rl.record.paths import SubmissionPaths
 from agent2rl.record.reader import RunView, read_results, read_transcript
 
@@ -306,7 +306,7 @@ def _build_grading_log(view: RunView, grading: _Grading) -> InspectLog:
     answers = read_results(grading.where.results_file(grading.split))
     samples = tuple(sample for answer in answers for sample in _convert_answers(answer))
     name = f"{grading.name}-{grading.split}"
-    model = f"{_drop_folder(view.spec.model)}/{grading.name}"
+    model = f"{strip_path(view.spec.model)}/{grading.name}"
     return InspectLog(
         status="success" if grading.score else "error",
         eval=_build_spec(view, name, tuple(answer.id for answer in answers), model),
@@ -374,7 +374,7 @@ def _build_spec(view: RunView, name: str, ids: Sequence[str], model: str) -> Ins
         eval_id=task_id,
         run_id=run_id,
         created=_format_time(_find_start_time(view)),
-        task=f"{_drop_folder(spec.task)}-{name}",
+        task=f"{strip_path(spec.task)}-{name}",
         task_id=task_id,
         task_args={
             "mode": spec.mode,
@@ -386,12 +386,12 @@ def _build_spec(view: RunView, name: str, ids: Sequence[str], model: str) -> Ins
             "seed": spec.seed,
             "samples": spec.samples,
         },
-        solver=_drop_folder(spec.agent),
-        dataset=InspectDataset(name=_drop_folder(spec.task), samples=len(ids), sample_ids=tuple(ids)),
+        solver=strip_path(spec.agent),
+        dataset=InspectDataset(name=strip_path(spec.task), samples=len(ids), sample_ids=tuple(ids)),
         model=model,
         packages={"agent2rl": __version__},
         tags=("agent2rl",),
-        metadata={"run_id": run_id, "log": name, "base_model": _drop_folder(spec.model)},
+        metadata={"run_id": run_id, "log": name, "base_model": strip_path(spec.model)},
     )
 
 
@@ -434,14 +434,6 @@ def _find_start_time(view: RunView) -> float:
 
 def _format_time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
-
-
-def _drop_folder(name: str) -> str:
-    """Return the name of a plugin or a model; of a path, only the last part: it is nobody else's business."""
-    plugin, colon, argument = name.partition(":")
-    if not colon:
-        return PurePosixPath(name).name if name.startswith(("/", ".", "~")) else name
-    return f"{plugin}:{Path(argument).name}"
 
 
 def _make_safe(name: str) -> str:

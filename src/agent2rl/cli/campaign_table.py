@@ -16,6 +16,7 @@ from agent2rl.campaign.campaign_file import Cell
 from agent2rl.campaign.experiment_status import ExperimentStatus
 from agent2rl.campaign.jobs import EndedJob
 from agent2rl.campaign.plan import CampaignPlan, DriverCost
+from agent2rl.cli.terminal_output import sanitize_one_line
 
 COLOURS = {
     "todo": "dim",
@@ -88,9 +89,9 @@ def format_cost_lines(plan: CampaignPlan) -> list[str]:
             runs = "1 run" if cost.runs == 1 else f"{cost.runs} runs"
             bound = "at most " if cost.at_most else ""
             usd = _format_usd(cost.usd, cost.usd_unknown)
-            lines.append(f"  {_sanitize_line(cost.driver)}: {runs}, {bound}{usd} ({_format_price(cost)})")
+            lines.append(f"  {sanitize_one_line(cost.driver)}: {runs}, {bound}{usd} ({_format_price(cost)})")
     if plan.judges:
-        judges = ", ".join(_sanitize_line(name) for name in plan.judges)
+        judges = ", ".join(sanitize_one_line(name) for name in plan.judges)
         lines.append(f"  not included: what the judges cost ({judges})")
     return lines
 
@@ -157,7 +158,7 @@ class CampaignDisplay:
     def print_line(self, line: str) -> None:
         seconds = int(time.monotonic() - self._began)
         clock = f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
-        self._console.print(Text.assemble((clock, "dim"), "  ", _sanitize_line(line)))
+        self._console.print(Text.assemble((clock, "dim"), "  ", sanitize_one_line(line)))
 
     def __enter__(self) -> Self:
         if self._live:
@@ -220,10 +221,5 @@ def _format_cell_values(cell: Cell) -> str:
 
 
 def _shorten_text(text: str) -> str:
-    plain = _sanitize_line(" ".join(text.split()))
+    plain = sanitize_one_line(" ".join(text.split()))
     return plain if len(plain) <= DETAIL_CHARACTERS else f"{plain[: DETAIL_CHARACTERS - 1]}…"
-
-
-def _sanitize_line(text: str) -> str:
-    """Replace control characters: text of an agent must not control the terminal."""
-    return "".join(character if character.isprintable() else "�" for character in text)

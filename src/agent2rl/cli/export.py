@@ -25,6 +25,7 @@ from agent2rl.core.records import Mode
 from agent2rl.core.tracker import Tracker
 from agent2rl.interop.harbor_export import HarborOptions, export_harbor_task
 from agent2rl.interop.verifiers_export import export_verifiers_package
+from agent2rl.record.files import write_atomically
 from agent2rl.record.paths import RunPaths
 from agent2rl.record.reader import read_run
 from agent2rl.report import export
@@ -46,6 +47,7 @@ RUN_EXPORTS = (
     ("inspect", "Export transcripts and gradings as logs for `inspect view`.", "The folder to write to."),
 )
 """The forms of runs: name, help, help of -o."""
+FOLDER_FORMS = ("atif", "inspect")
 
 
 @click.group("export")
@@ -65,12 +67,15 @@ def export_command() -> None:
 
 def _export_runs(form: str, runs: tuple[str, ...], output: Path | None, runs_dir: Path | None) -> None:
     chosen = [open_run(name, runs_dir) for name in runs] or _list_all_runs(runs_dir)
+    if output and form not in FOLDER_FORMS and (output.is_dir() or not output.parent.is_dir()):
+        reason = "it is a folder" if output.is_dir() else f"there is no folder {output.parent}"
+        raise UserError(f"Cannot write {output}: {reason}.", "Choose another file: -o FILE.")
     if form in ("csv", "jsonl"):
         _write_rows(form, chosen, output)
         return
     if output is None:
         raise UserError(f"{form} cannot be printed.", "Choose where to write it: -o PATH.")
-    if form in ("atif", "inspect") and output.exists() and not output.is_dir():
+    if form in FOLDER_FORMS and output.exists() and not output.is_dir():
         raise UserError(f"{output} is not a folder.", "Choose a folder: -o FOLDER.")
     if form == "inspect":
         logs = export.write_inspect_logs(chosen, output)
@@ -219,7 +224,7 @@ def _write_rows(form: str, chosen: Sequence[RunPaths], output: Path | None) -> N
         else "".join(f"{row}\n" for row in export.render_jsonl(views))
     )
     if output:
-        output.write_text(text, encoding="utf-8")
+        write_atomically(output, text)
         click.echo(f"{len(views)} {'run' if len(views) == 1 else 'runs'} in {output}")
     else:
         click.echo(text, nl=False)

@@ -14,7 +14,7 @@ from agent2rl.bundles.unpacking import is_bundle, select_without_report
 from agent2rl.bundles.verification import verify_bundle
 from agent2rl.cli.options import as_json, complete_runs, resolve_run, runs_dir
 from agent2rl.cli.run_argument import open_run, unpack_bundle
-from agent2rl.cli.terminal_output import sanitize_lines
+from agent2rl.cli.terminal_output import sanitize_lines, sanitize_one_line
 from agent2rl.core.errors import UserError
 from agent2rl.core.self_reports import Transcript, TranscriptStep
 from agent2rl.grading.verify import Verification, verify_run
@@ -201,9 +201,9 @@ def _print_verification(verification: Verification, as_json: bool) -> None:
         click.echo(verification.model_dump_json())
     else:
         for note in verification.notes:
-            click.echo(f"note: {note}")
+            click.echo(sanitize_one_line(f"note: {note}"))
         for files in verification.not_covered:
-            click.echo(f"not covered: {files.path}: {files.reason}")
+            click.echo(sanitize_one_line(f"not covered: {files.path}: {files.reason}"))
         click.echo(
             f"{verification.records} ledger records, {verification.files} files, head {verification.head}"
         )

@@ -12,6 +12,7 @@ from agent2rl.analysis.campaigns.leaderboard import Leaderboard, build_leaderboa
 from agent2rl.analysis.campaigns.run_digest import RunDigest
 from agent2rl.cli.options import ProtocolParam, runs_dir
 from agent2rl.cli.run_digests import gather_digests, require_runs_in
+from agent2rl.cli.terminal_output import sanitize_one_line
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import ScoringProtocol
 from agent2rl.record.files import write_atomically
@@ -76,7 +77,7 @@ def leaderboard_command(
     folder = (runs or runs_dir or read_settings().runs).absolute()
     gathered = gather_digests(require_runs_in(folder))
     for path in gathered.unreadable:
-        click.echo(f"note: cannot read {path}", err=True)
+        click.echo(f"note: cannot read {sanitize_one_line(path)}", err=True)
     board = build_leaderboard(_select_tasks(gathered.digests, task), protocol, include_contaminated)
     if not board.rows and board.contaminated_left_out:
         raise UserError(
@@ -121,8 +122,8 @@ def _print_table(board: Leaderboard) -> None:
     for name in campaign_tables.list_columns(board):
         table.add_column(escape(name), justify="left" if name == "entry" else "right")
     for row in campaign_tables.build_rows(board):
-        table.add_row(*map(escape, row))
+        table.add_row(*(escape(sanitize_one_line(cell)) for cell in row))
     console = Console(highlight=False)
     console.print(table)
     for note in campaign_tables.build_notes(board):
-        console.print(escape(note), style="dim")
+        console.print(escape(sanitize_one_line(note)), style="dim")

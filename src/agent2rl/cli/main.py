@@ -157,10 +157,15 @@ def main() -> NoReturn:
 
 def _exit_with_error(error: Agent2RLError) -> NoReturn:
     logger.debug("The command failed", exc_info=True)
-    click.echo(f"error: {error.message}", err=True)
+    click.echo(f"error: {_make_printable(error.message)}", err=True)
     if error.hint:
-        click.echo(textwrap.indent(error.hint, "       "), err=True)
+        click.echo(textwrap.indent(_make_printable(error.hint), "       "), err=True)
     sys.exit(2 if isinstance(error, UserError) else 1)
+
+
+def _make_printable(text: str) -> str:
+    """Replace control characters: an error may quote a record or a file name of somebody else."""
+    return "".join(each if each.isprintable() or each in "\n\t" else "�" for each in text)
 
 
 if __name__ == "__main__":

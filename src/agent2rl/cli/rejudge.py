@@ -6,9 +6,11 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from agent2rl import registry
 from agent2rl.bundles.unpacking import is_bundle
 from agent2rl.cli.options import as_json, complete_runs, judge, runs_dir, sandbox, search
 from agent2rl.cli.run_argument import open_run
+from agent2rl.cli.terminal_output import sanitize_one_line
 from agent2rl.core.errors import UserError
 from agent2rl.core.grading_records import EvalScore, HeldoutComparison
 from agent2rl.record.reader import read_run
@@ -72,10 +74,10 @@ def rejudge_command(
     if judge is None and rule is None:
         raise UserError("There is nothing to grade by.", "Name a judge (--judge) or a rule (--rule).")
     view = read_run(open_run(run, runs_dir))
-    if is_bundle(run) and task is None and ":" in view.spec.task:
-        # The name could make us import any module.
+    if is_bundle(run) and task is None and view.spec.task not in registry.list_names("tasks"):
+        # The name could make us import any module, or run a folder beside the bundle.
         raise UserError(
-            f"The bundle names the task {view.spec.task!r}, which is code on the machine that made it.",
+            f"The bundle names the task {view.spec.task!r}, which is not one of the installed tasks.",
             f"Name the task here: --task {next(iter(TASK_FOLDER_KINDS))}:PATH or package.module:NAME.",
         )
     if data_dir is None and view.spec.data_dir and not is_bundle(run):
@@ -90,7 +92,7 @@ def rejudge_command(
 
 def _print_rejudgement(rejudgement: Rejudgement) -> None:
     console = Console(highlight=False, soft_wrap=True)
-    console.print(f"old: {rejudgement.old_rule}", markup=False)
+    console.print(f"old: {sanitize_one_line(rejudgement.old_rule)}", markup=False)
     console.print(f"new: {rejudgement.new_rule}", markup=False)
     table = Table()
     for name in ("", "split", "outputs", "old", "new", "difference"):

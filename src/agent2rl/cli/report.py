@@ -7,6 +7,7 @@ import click
 from agent2rl.bundles.unpacking import is_bundle
 from agent2rl.cli.options import as_json, complete_runs, runs_dir
 from agent2rl.cli.run_argument import open_run
+from agent2rl.cli.terminal_output import sanitize_lines
 from agent2rl.report import page_signature, run_report, tables
 from agent2rl.report.report_data import LlmSummary, ReportData
 from agent2rl.report.run_report import build_prompt, check_summary
@@ -58,13 +59,13 @@ def report_command(
     if as_json:
         click.echo(report.model_dump_json())
         return
-    click.echo(data.findings.summary)
+    click.echo(sanitize_lines(data.findings.summary))
     for note in report.notes:
-        click.echo(f"note: {note}", err=True)
+        click.echo(sanitize_lines(f"note: {note}"), err=True)
     if data.llm_summary:
-        click.echo(f"\n{data.llm_summary.model} says:\n{data.llm_summary.text}")
+        click.echo(sanitize_lines(f"\n{data.llm_summary.model} says:\n{data.llm_summary.text}"))
         for problem in data.llm_summary.problems:
-            click.echo(f"note: {problem}", err=True)
+            click.echo(sanitize_lines(f"note: {problem}"), err=True)
     click.echo(f"\nreport: {(output or paths.report) / paths.report_page.name}")
 
 

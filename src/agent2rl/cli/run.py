@@ -41,6 +41,7 @@ from agent2rl.cli.options import (
 )
 from agent2rl.cli.run_defaults import announce_choices, choose_agent_and_model
 from agent2rl.cli.terminal_output import TerminalProgress, print_run
+from agent2rl.core.agent import SUBMITTING_AGENT
 from agent2rl.core.errors import UserError
 from agent2rl.core.events import TimelineEvent
 from agent2rl.core.records import Budget, Clock, KeptWeights, Mode, RequestedLimits, RunSpec
@@ -481,7 +482,7 @@ def _resolve_agent_name(name: str) -> str:
     The path of a folder may stand alone; a name without a slash is never a path.
     """
     head, _, argument = name.partition(":")
-    if head in ("script", "folder") and argument:
+    if head in ("script", "folder", SUBMITTING_AGENT) and argument:
         return f"{head}:{Path(argument).resolve()}"
     return f"folder:{Path(name).resolve()}" if "/" in name and Path(name).is_dir() else name
 

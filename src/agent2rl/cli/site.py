@@ -16,6 +16,7 @@ from agent2rl.bundles.verification import verify_bundle
 from agent2rl.cli.leaderboard import include_contaminated
 from agent2rl.cli.options import runs_dir
 from agent2rl.cli.run_argument import unpack_bundle
+from agent2rl.cli.terminal_output import sanitize_one_line
 from agent2rl.core.errors import UserError
 from agent2rl.grading.verify import verify_run
 from agent2rl.record.paths import RunPaths
@@ -97,7 +98,7 @@ def site_command(
     written = write_site(contents, output)
     faults = _list_faults(collected)
     for fault in faults[:MOST_NAMED]:
-        click.echo(f"note: {fault}", err=True)
+        click.echo(f"note: {sanitize_one_line(fault)}", err=True)
     if len(faults) > MOST_NAMED:
         click.echo(f"note: and {len(faults) - MOST_NAMED} more", err=True)
     click.echo(f"{pluralize(len(collected.runs), 'run')} in {written}")

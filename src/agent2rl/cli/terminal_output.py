@@ -114,16 +114,16 @@ class TerminalProgress:
         if event.kind == "ended":
             self._following.close()
         if line:
-            self._print_line(_sanitize_line(line))
+            self._print_line(sanitize_one_line(line))
             if self._live:
-                self._live.update(escape(_describe_activity(event) or _sanitize_line(line)))
+                self._live.update(escape(_describe_activity(event) or sanitize_one_line(line)))
 
     def _show_agent_line(self, line: str) -> None:
         if self._live:
             width = max(20, self._console.width - 20)
-            self._live.update(f"the agent is working: [dim]{escape(_sanitize_line(line)[:width])}[/dim]")
+            self._live.update(f"the agent is working: [dim]{escape(sanitize_one_line(line)[:width])}[/dim]")
         else:
-            self._print_line(f"agent: {_sanitize_line(line)}")
+            self._print_line(f"agent: {sanitize_one_line(line)}")
 
     def _print_line(self, line: str) -> None:
         seconds = int(time.monotonic() - self._began)
@@ -235,14 +235,14 @@ def print_examples(results: Sequence[ExampleResult]) -> None:
         turns = f"{len(result.trajectory) - 1} turns" if result.trajectory else ""
         preview = " ".join((result.note or result.output).split())[:PREVIEW_CHARACTERS]
         line = f"{number:4}  {result.score:5.3g}  {turns:8}  {result.group:{width}}  {result.id}  {preview}"
-        console.print(Text(_sanitize_line(line)))
+        console.print(Text(sanitize_one_line(line)))
 
 
 def print_episode(number: int, result: ExampleResult) -> None:
     """Print one example in full. The model's text is never read as markup, wherever its lines end."""
     console = Console(highlight=False, soft_wrap=True)
     kind = f" ({result.group})" if result.group else ""
-    console.print(Text.assemble((str(number), "bold"), "  ", _sanitize_line(result.id + kind), "\n"))
+    console.print(Text.assemble((str(number), "bold"), "  ", sanitize_one_line(result.id + kind), "\n"))
     if not result.trajectory:
         console.print(Text(sanitize_lines(result.output)))
     for turn in result.trajectory:
@@ -251,13 +251,13 @@ def print_episode(number: int, result: ExampleResult) -> None:
         if turn.action:
             console.print(Text(f"> {sanitize_lines(turn.action)}", "bold"))
         console.print(Text(f"{sanitize_lines(turn.observation)}\n"))
-    note = f"; {_sanitize_line(result.note)}" if result.note else ""
+    note = f"; {sanitize_one_line(result.note)}" if result.note else ""
     console.print(Text(f"score {result.score:g}{note}"))
 
 
 def sanitize_lines(text: str) -> str:
     """Replace control characters in each line of a text, so that it cannot control the terminal."""
-    return "\n".join(_sanitize_line(line) for line in text.split("\n"))
+    return "\n".join(sanitize_one_line(line) for line in text.split("\n"))
 
 
 def print_run(view: RunView, played: Rollouts | None = None) -> None:
@@ -265,7 +265,7 @@ def print_run(view: RunView, played: Rollouts | None = None) -> None:
     console = Console(highlight=False)
     head = Table(show_header=False, box=None, padding=(0, 1))
     for row in tables.build_headline_rows(view, played):
-        head.add_row(f"[bold]{escape(row[0])}[/bold]", *(escape(_sanitize_line(cell)) for cell in row[1:]))
+        head.add_row(f"[bold]{escape(row[0])}[/bold]", *(escape(sanitize_one_line(cell)) for cell in row[1:]))
     console.print(head)
     listed = (
         (tables.SUBMISSION_COLUMNS, tables.build_submission_rows(view)),
@@ -275,7 +275,7 @@ def print_run(view: RunView, played: Rollouts | None = None) -> None:
         if rows:
             table = Table(*columns)
             for row in rows:
-                table.add_row(*(escape(_sanitize_line(cell)) for cell in row))
+                table.add_row(*(escape(sanitize_one_line(cell)) for cell in row))
             console.print(table)
     for number, message in tables.list_messages(view):
         lines = sanitize_lines(message).replace("\n", "\n   ")  # so that none looks like another message
@@ -285,16 +285,16 @@ def print_run(view: RunView, played: Rollouts | None = None) -> None:
 def print_audit(audit: Audit) -> None:
     """Print the flags of an audit with their quotes."""
     console = Console(highlight=False, soft_wrap=True)
-    console.print(Text(_sanitize_line(tables.describe_audit(audit))))
+    console.print(Text(sanitize_one_line(tables.describe_audit(audit))))
     for flag in audit.flags:
         console.print(Text(f"\n{FLAG_NAMES[flag.kind]}", "bold"))
         for statement in flag.statements:
-            console.print(Text(f"  {_sanitize_line(statement)}"))
+            console.print(Text(f"  {sanitize_one_line(statement)}"))
         for quote in flag.quotes:
             place = f"  {quote.document}, line {quote.line}: {quote.text}"
-            console.print(Text(_sanitize_line(place), "dim"))
+            console.print(Text(sanitize_one_line(place), "dim"))
 
 
-def _sanitize_line(text: str) -> str:
-    """Replace control characters: text of an agent must not control the terminal."""
+def sanitize_one_line(text: str) -> str:
+    """Return a text as one line without control characters: it must not control the terminal."""
     return "".join(each if each.isprintable() else " " if each.isspace() else "�" for each in text)

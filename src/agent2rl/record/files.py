@@ -43,13 +43,17 @@ def sha256_beginning(path: Path, size: int) -> tuple[str, bytes]:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write a file durably and atomically."""
+    """Write a file durably and atomically; nothing is left if that fails or is interrupted."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
     sync_directory(path.parent)
 
 

@@ -72,7 +72,7 @@ def read_cached_digest(paths: RunPaths) -> RunDigest | None:
         cached = CachedDigest.model_validate_json(paths.digest.read_bytes())
     except (OSError, ValidationError):
         return None
-    valid = cached.version == VERSION and cached.ledger_head == _read_ledger_head(paths)
+    valid = cached.version == VERSION and cached.ledger_head == read_ledger_heads(paths)
     return cached.digest if valid else None
 
 
@@ -83,11 +83,12 @@ def compute_digest(paths: RunPaths) -> RunDigest:
 
 def cache_digest(paths: RunPaths, new: RunDigest, target: Path) -> None:
     if new.state != "running":
-        cached = CachedDigest(version=VERSION, ledger_head=_read_ledger_head(paths), digest=new)
+        cached = CachedDigest(version=VERSION, ledger_head=read_ledger_heads(paths), digest=new)
         write_atomically(target, cached.model_dump_json() + "\n")
 
 
-def _read_ledger_head(paths: RunPaths) -> str:
+def read_ledger_heads(paths: RunPaths) -> str:
+    """Return what changes whenever the record does: the heads of the ledger and of what was added later."""
     heads = (_read_head_file(paths.ledger_head), _read_head_file(paths.additions_head))
     return " ".join(filter(None, heads))
 

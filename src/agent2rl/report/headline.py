@@ -84,7 +84,7 @@ def build_sentence(data: ReportData) -> str:
 def _describe_setup(data: ReportData) -> str:
     spec = data.view.spec
     agent, task, model = (formatting.shorten_name(name) for name in (spec.agent, spec.task, spec.model))
-    driver = f", driven by {formatting.shorten_name(spec.driver)}," if spec.driver else ""
+    driver = f", driven by {formatting.shorten_name(spec.driver.partition('@')[0])}," if spec.driver else ""
     mode = "" if spec.mode == "free" else f" in mode {spec.mode}"
     network = "" if spec.network == "none" else f", with the network policy {spec.network}"
     verb = (

@@ -15,6 +15,7 @@ from agent2rl.core.record import Record
 from agent2rl.record.files import canonical_json, sha256_text, write_record
 from agent2rl.record.paths import RunPaths
 from agent2rl.record.signing_key import ensure_signing_key, read_signing_key
+from agent2rl.report.digests import read_ledger_heads
 
 
 class PageSignature(Record):
@@ -22,7 +23,7 @@ class PageSignature(Record):
     """Of agent2rl: a page of another version may lack what the dashboard's style and script expect."""
     run_id: str
     ledger_head: str
-    """Head of the run's ledger when the page was made."""
+    """Heads of the run's ledger and of its additions, such as an audit, when the page was made."""
     page_sha256: str
     signature: str
     """HMAC-SHA256 over the other fields."""
@@ -61,7 +62,7 @@ def _make_signature(paths: RunPaths, key: bytes, page: str) -> PageSignature:
     fields = {
         "version": __version__,
         "run_id": paths.run_id,
-        "ledger_head": paths.ledger_head.read_text(encoding="utf-8"),
+        "ledger_head": read_ledger_heads(paths),
         "page_sha256": sha256_text(page),
     }
     return PageSignature(

@@ -114,16 +114,28 @@ def publish_name(name: str, source: str) -> str:
     came from.
     """
     short = strip_path(name)
-    if short == name:
-        return name
+    return name if short == name else _add_key(short, name, source)
+
+
+def _add_key(short: str, name: str, source: str) -> str:
     key = hashlib.sha256(f"{source}\0{name}".encode()).hexdigest()
     return f"{short} #{key[:KEY_LENGTH]}"
 
 
+def publish_driver(driver: str, source: str) -> str:
+    """Return the name of a driver without the URL of its endpoint, which may be a host of a private network.
+
+    Two endpoints of one model stay two drivers, as with `publish_name`.
+    """
+    model, at, _ = driver.partition("@")
+    return _add_key(model, driver, source) if at else driver
+
+
 def publish_digest(digest: RunDigest, source: str) -> RunDigest:
-    """Return the digest without paths of a machine."""
+    """Return the digest without paths of a machine and without hosts of a network."""
     names = {axis: publish_name(getattr(digest, axis), source) for axis in ("task", "agent", "model")}
-    return RunDigest.model_validate({**digest.model_dump(), **names})
+    driver = publish_driver(digest.driver, source) if digest.driver else None
+    return RunDigest.model_validate({**digest.model_dump(), **names, "driver": driver})
 
 
 def list_run(view: RunView, digest: RunDigest, checks: RunChecks) -> RunListing:
@@ -133,7 +145,7 @@ def list_run(view: RunView, digest: RunDigest, checks: RunChecks) -> RunListing:
     return RunListing(
         **{name: getattr(digest, name) for name in _SAME_FIELDS},
         setting=digest.task_setting,
-        engine=strip_path(view.spec.engine),
+        engine=view.spec.engine.partition(":")[0],  # what follows may be an endpoint or a path
         started=_format_start(view),
         baseline_ranks=view.spec.protocol == "paper" or bool(view.result and view.result.baseline_heldout),
         excluded=digest.excluded,

@@ -86,8 +86,12 @@ def _list_stale_files(target: Path, files: Mapping[str, str]) -> list[Path]:
         names = (target / MANIFEST).read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
         return []
-    plain = [name for name in names if name and not {"..", "/"} & set(PurePosixPath(name).parts)]
-    return [target / name for name in plain if name not in files]
+    inside = [name for name in names if name and _stays_inside(PurePosixPath(name))]
+    return [target / name for name in inside if name not in files]
+
+
+def _stays_inside(path: PurePosixPath) -> bool:
+    return not path.is_absolute() and ".." not in path.parts
 
 
 def _draw_settings(contents: SiteContents) -> dict[str, dict[str, str]]:

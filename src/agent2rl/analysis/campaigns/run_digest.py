@@ -9,6 +9,7 @@ than the untouched model there, the untouched model itself.
   out of time, money, memory or disk before they had anything better: that is the agent's performance.
 - A run that was broken by the harness, the machine, the user or the provider says nothing about the agent.
   It has no gain instead of 0. `excluded` has the reason, and all statistics count such runs.
+- A run that submitted a model which was trained elsewhere (`submit:PATH`) says nothing about an agent either.
 
 Contaminated runs (evaluation data was found in their workspace) have a gain, but `select_runs` leaves them
 out of all statistics unless they are requested.
@@ -29,6 +30,7 @@ from numpy.typing import NDArray
 from agent2rl.analysis.findings import ComplianceVerdict, Findings
 from agent2rl.analysis.recorded_run import RecordedRun
 from agent2rl.analysis.timeline import AgentTimeline
+from agent2rl.core.agent import SUBMITTING_AGENT
 from agent2rl.core.grading_records import Interval, Split, Submission
 from agent2rl.core.llm import LlmExchange
 from agent2rl.core.record import Record
@@ -212,6 +214,8 @@ class RunDigest(Record):
             return self.state
         if self.ending is None or self.ending in BROKEN:
             return self.ending or "crashed"
+        if self.agent.partition(":")[0] == SUBMITTING_AGENT:
+            return "trained-elsewhere"
         if self.baseline is None or (self.chosen_gain is not None and self.improvement is None):
             return "not-graded"
         return None
