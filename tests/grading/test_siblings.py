@@ -285,3 +285,26 @@ def test_a_run_compares_every_submission_and_the_record_has_the_distances(
     assert (distances[1].alike, distances[2].alike) == (None, "direction")
     assert "submission 2 looks like moved (100% matrices alike" in launcher.report(run)
     assert verify_run(run.paths).holds
+
+
+def test_values_with_infinite_squares_are_left_out_and_every_figure_is_finite(tmp_path: Path) -> None:
+    dice = np.random.default_rng(0)
+    weights = [dice.standard_normal((64, 64)) for _ in range(9)]
+
+    def write_matrices(name: str, dtype: str, **places: float) -> Path:
+        moved = [each + 0.1 * dice.standard_normal((64, 64)) for each in weights]
+        for place, value in places.items():
+            moved[int(place[1:])][0, 0] = value
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text("{}")
+        matrices = {f"m{number}": each.astype(dtype) for number, each in enumerate(moved)}
+        save_file(matrices, tmp_path / name / "model.safetensors")
+        return tmp_path / name
+
+    base = read_base_model(write_matrices("base", "float32"))
+    sibling = make_fingerprint(write_matrices("sibling", "float32"), "sibling")
+    (distance,) = compare_with_siblings(
+        write_matrices("submission", "float64", m0=1e200, m1=1e156), base, [sibling]
+    )
+    assert distance.matrices == 7
+    json.dumps(distance.model_dump(mode="json"), allow_nan=False)

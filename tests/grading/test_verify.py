@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -12,11 +12,15 @@ from dulwich.refs import Ref
 from dulwich.repo import Repo
 from pydantic import JsonValue
 
+from agent2rl.core.errors import UserError
+from agent2rl.core.reproduction import Reproduction
 from agent2rl.grading.verify import verify_run
 from agent2rl.record import ledger
+from agent2rl.record.additions import append_addition
 from agent2rl.record.files import canonical_json, sha256_text
 from agent2rl.record.ledger import START, LedgerHead
 from agent2rl.record.paths import RunPaths
+from agent2rl.record.reader import read_claims, read_events, read_run
 from agent2rl.record.revisions import list_revisions
 from tests.helpers.crashing_runs import CrashingRun, CrashPoint
 from tests.helpers.run_launcher import RunLauncher
@@ -315,3 +319,38 @@ def test_no_file_name_writes_a_verdict_to_the_terminal(tmp_path: Path) -> None:
     assert fault is not None
     assert fault.isprintable()
     assert "was added" in fault
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("ledger.jsonl", "ledger.head", "additions.jsonl", "additions.head", "result.json"),
+        *("events.jsonl", "claims.json", "submissions/1/submission.json", "revisions/HEAD"),
+    ],
+)
+def test_a_pipe_among_the_files_holds_nobody_up(tmp_path: Path, name: str) -> None:
+    run = write_forged_run(tmp_path / "run", ("started", {}))
+    (run.root / name).unlink(missing_ok=True)
+    (run.root / name).parent.mkdir(parents=True, exist_ok=True)
+    os.mkfifo(run.root / name)
+    assert verify_run(run).holds is (name in ("events.jsonl", "claims.json"))
+    with suppress(UserError):
+        read_run(run)
+    assert (read_events(run, []), read_claims(run, [])) == ([], None)
+
+
+@pytest.mark.parametrize("place", ["/etc", "..", ".", "../..", "a/../..", "x\0y"])
+def test_a_reproduction_that_lies_elsewhere_is_missing(tmp_path: Path, place: str) -> None:
+    run = write_forged_run(tmp_path / "run")
+    answer = Reproduction(at=1.0, submission=1, revision=1, answer="cannot", run=place)
+    append_addition(run, "reproduction", answer.model_dump(mode="json"))
+    fault = verify_run(run).fault
+    assert fault is not None
+    assert fault.endswith("is missing")
+
+
+def test_a_link_in_place_of_the_reproductions_shows(tmp_path: Path) -> None:
+    """A reproduction deletes what is left over from others, which must not happen through a link."""
+    run = write_forged_run(tmp_path / "run")
+    run.reproductions.symlink_to(tmp_path)
+    assert verify_run(run).fault == "reproductions is not a folder"

@@ -21,10 +21,17 @@ from agent2rl.record.paths import RunPaths
 from agent2rl.record.reader import read_run
 from agent2rl.record.run_lock import RunLock
 from agent2rl.report import run_report, tables
-from agent2rl.run.audit import AuditOptions, audit_run
+from agent2rl.run.audit import AuditOptions, _read_reply, _Vote, audit_run
+from agent2rl.run.audit import documents as audit_documents
 from agent2rl.run.audit.documents import AuditDocument, read_documents
 from agent2rl.run.audit.planted_cases import CASES, plant_case
-from agent2rl.run.audit.questions import build_question, divide_documents, parse_reply
+from agent2rl.run.audit.questions import (
+    AuditQuestion,
+    DocumentPart,
+    build_question,
+    divide_documents,
+    parse_reply,
+)
 from agent2rl.run.settings import Settings
 from tests.helpers.run_launcher import FinishedRun, RunLauncher
 
@@ -331,3 +338,48 @@ def test_a_reply_in_a_code_fence_is_read_and_an_unknown_kind_is_other() -> None:
     reply = '```json\n{"findings": [{"kind": "laziness", "what": "a\\nb", "quotes": ["q", 1]}]}\n```'
     (finding,) = parse_reply(reply)
     assert (finding.kind, finding.what, finding.quotes) == ("other", "a b", ("q",))
+
+
+def test_a_quote_that_the_record_and_the_planted_case_share_stays_evidence() -> None:
+    """Otherwise code that repeats lines of planted cases could not be quoted."""
+    planted = AuditDocument("planted", ("import shutil and copy a model", "birch-labs/flint-123M is taken"))
+    record = AuditDocument("train.py", ("import shutil and copy a model",))
+    question = AuditQuestion((), (DocumentPart(record, 0, 1),), planted)
+
+    def read_findings(*findings: list[str]) -> tuple[str, _Vote]:
+        listed = [{"kind": "other", "what": "", "quotes": quotes} for quotes in findings]
+        vote = _Vote()
+        return _read_reply(json.dumps({"findings": listed}), question, vote), vote
+
+    shared, unique = "import shutil and copy a model", "birch-labs/flint-123M is taken"
+    fault, _ = read_findings([shared])
+    assert "did not report the case that was planted" in fault
+    fault, vote = read_findings([shared], [unique])
+    assert not fault
+    assert [quote.text for quote in vote.quotes["other"]] == [shared]
+    fault, vote = read_findings([unique, shared])
+    assert (fault, vote.quotes, vote.dropped) == ("", {}, 0)
+
+
+def test_a_million_empty_lines_do_not_make_a_question_too_long_for_a_judge() -> None:
+    document = AuditDocument("agent.log", ("",) * 100_000)
+    (first, *_) = divide_documents([document], 120_000, 24)
+    question = build_question(first, 0)
+    assert sum(len(message.content) for message in question.chat) < 200_000
+
+
+def test_code_that_is_too_much_to_show_is_said_to_be_unread(
+    paths: RunPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert sum(each.left_out for each in read_documents(paths)) == 0
+    monkeypatch.setattr(audit_documents, "MOST_CODE_CHARACTERS", 10)
+    (document,) = [each for each in read_documents(paths) if each.left_out]
+    assert document.name == "code that is not shown"
+    assert "at revision 1" in document.lines[0]
+
+
+def test_a_log_that_is_a_link_is_not_sent_to_a_judge(paths: RunPaths, tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("a secret of this user\n")
+    paths.agent_log.unlink()
+    paths.agent_log.symlink_to(tmp_path / "key")
+    assert "agent.log" not in [each.name for each in read_documents(paths)]

@@ -19,6 +19,7 @@ from agent2rl.core.grading_records import Submission
 from agent2rl.core.records import Rollouts
 from agent2rl.core.unix import read_at
 from agent2rl.record import untrusted_files
+from agent2rl.record.files import open_regular_file
 from agent2rl.record.reader import RunView
 from agent2rl.record.revisions import RevisionReader
 from agent2rl.record.untrusted_files import JsonNode, read_untrusted_slice
@@ -42,7 +43,7 @@ SHORTEST = 40
 def read_agent_log(log: Path, cuts: Sequence[int]) -> list[tuple[PrintedText, ...]]:
     """Read agent.log, split at these byte offsets: one part more than there are offsets."""
     try:
-        file = log.open("rb")
+        file = open_regular_file(log)
         size = os.fstat(file.fileno()).st_size
     except OSError:
         return [() for _ in range(len(cuts) + 1)]

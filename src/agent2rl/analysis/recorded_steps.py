@@ -326,17 +326,18 @@ def _select_needed(
     if writer is None:
         return list(programs)
     kept: list[_Program] = []
+    commands = ""  # of those kept
     code = "\n".join(workspace.files.values())
     in_code = {path: _is_named(path, code) for path in {path for each in programs for path in each.wrote}}
     for program in reversed(programs):
         is_later = program.start.began > writer.start.began
         if program is not writer and is_later and program.ended >= workspace.accepted_at:
             continue  # it did something else meanwhile, such as submitting
-        commands = "\n".join(" ".join(each.argv) for each in kept)
         is_named = any(in_code[path] or _is_named(path, commands) for path in program.wrote)
         if program is writer or not program.wrote or is_named or program.wrote == writer.wrote:
-            kept.insert(0, program)
-    return kept
+            kept.append(program)
+            commands += " ".join(program.argv) + "\n"
+    return kept[::-1]
 
 
 def _add_servers(kept: Sequence[_Program], programs: Sequence[_Program]) -> list[_Program]:

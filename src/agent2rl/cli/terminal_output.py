@@ -23,6 +23,7 @@ from agent2rl.core.audit_records import FLAG_NAMES, Audit
 from agent2rl.core.events import TimelineEvent
 from agent2rl.core.grading_records import ContaminationSummary, ExampleResult
 from agent2rl.core.records import Isolation, Rollouts
+from agent2rl.record.files import open_regular_file
 from agent2rl.record.paths import RunPaths
 from agent2rl.record.reader import RunView
 from agent2rl.report import tables
@@ -63,7 +64,7 @@ class LogTail:
 def read_last_line(path: Path) -> str:
     """Return the last complete line that is not empty, or an empty string."""
     try:
-        with path.open("rb") as file:
+        with open_regular_file(path) as file:
             size = file.seek(0, 2)
             file.seek(max(0, size - TAIL_BYTES))
             complete_lines = file.read().rpartition(b"\n")[0]

@@ -56,6 +56,8 @@ MOVED = 0.3
 Little training changes the norms of two children in much the same way."""
 UNCHANGED = 2e-6
 """Length of a change, in units of the base's, that is nothing but rounding to the fingerprint's 32 bits."""
+LONGEST = 1e100
+"""A change of this length, in units of the base's, is no weights: its square may be infinite."""
 MOST_WORKERS = 8
 
 
@@ -178,10 +180,11 @@ def _measure_matrix(
     base, mine = change.bases[key], change.changes[key[0]]
     theirs = sibling.sketch - base
     length = float(np.linalg.norm(base))
-    if not (length > 0 and np.isfinite(mine).all() and np.isfinite(theirs).all()):
+    if not length > 0:
         return None
-    changed, sibling_changed = (float(np.linalg.norm(each)) / length for each in (mine, theirs))
-    if sibling_changed < UNCHANGED:
+    with np.errstate(all="ignore"):  # values of 64 bits have squares that are infinite
+        changed, sibling_changed = (float(np.linalg.norm(each)) / length for each in (mine, theirs))
+    if not changed < LONGEST or not UNCHANGED <= sibling_changed < LONGEST:
         return None
     my_rest, their_rest = (each - (each @ base) / length**2 * base for each in (mine, theirs))
     lengths = float(np.linalg.norm(my_rest)), float(np.linalg.norm(their_rest))
@@ -211,8 +214,9 @@ def _compare_norms(mine: SortedNorms, sibling: SortedNorms, base: SortedNorms) -
 
 def _scale_to_unit(norms: Floats) -> Floats:
     """A matrix that was scaled as a whole has the same norms."""
-    length = float(np.linalg.norm(norms))
-    scaled: Floats = norms / length if length > 0 else norms
+    with np.errstate(all="ignore"):
+        length = float(np.linalg.norm(norms))
+        scaled: Floats = norms / length if length > 0 else norms
     return scaled
 
 

@@ -19,7 +19,7 @@ from agent2rl.core.records import LedgerEntry, Record, RunFiles
 from agent2rl.grading.freeze import compute_manifest
 from agent2rl.record import ledger
 from agent2rl.record.additions import AdditionsReading, read_additions
-from agent2rl.record.files import canonical_json_line, sha256_beginning, sha256_file
+from agent2rl.record.files import canonical_json_line, read_regular_file, sha256_beginning, sha256_file
 from agent2rl.record.paths import RunPaths, is_plain_file, list_run_files, uncovered_reasons
 from agent2rl.record.reader import read_events
 from agent2rl.record.revisions import NamedRevision, check_revisions
@@ -118,6 +118,11 @@ def _find_addition_faults(
     if added.fault:
         yield added.fault
         return
+    if paths.reproductions.is_symlink() or (
+        paths.reproductions.exists() and not paths.reproductions.is_dir()
+    ):
+        yield f"{paths.reproductions.name} is not a folder"
+        return
     if added.entries and not may_exist:
         yield f"{paths.additions.name} was added"
         return
@@ -125,10 +130,11 @@ def _find_addition_faults(
         if reproduction.run is None:
             continue
         where = paths.reproduction_paths(reproduction.run)
-        name = _sanitize_name(paths.relative_name(where.root))
+        name = _sanitize_name(f"{paths.reproductions.name}/{reproduction.run}")
         if name in unchecked:
             continue
-        if where.root.parent != paths.reproductions or not where.ledger.exists():
+        is_below = where.root.parent == paths.reproductions and where.run_id != ".."
+        if not is_below or where.root.is_symlink() or not where.ledger.exists():
             yield f"{name} is missing"
             continue
         verification = verify_run(where, reproduction.run_head, may_have_additions=False)
@@ -200,7 +206,9 @@ def _check_run_files(
     if fault is not None:
         return
     try:
-        pinned = {file.path: file for file in RunFiles.model_validate_json(paths.files.read_bytes()).files}
+        pinned = {
+            file.path: file for file in RunFiles.model_validate_json(read_regular_file(paths.files)).files
+        }
     except (OSError, ValidationError):
         yield f"{name} does not say what such files say"
         return
@@ -229,10 +237,10 @@ def _check_timeline(paths: RunPaths, size: int, digest: str, later: Sequence[Led
     name = paths.relative_name(paths.events)
     if not is_plain_file(paths.events):
         return _describe_missing_file(paths, name)
-    beginning, rest = sha256_beginning(paths.events, size)
+    expected = "".join(canonical_json_line(ledger.make_timeline_event(entry)) for entry in later).encode()
+    beginning, rest = sha256_beginning(paths.events, size, len(expected) + 1)
     if beginning != digest:
         return f"{name} was changed"
-    expected = "".join(canonical_json_line(ledger.make_timeline_event(entry)) for entry in later).encode()
     crashed = not paths.result.exists() and expected.startswith(rest)
     if rest == expected or crashed:
         return None
@@ -289,7 +297,7 @@ def _check_submission_record(paths: RunPaths, submission: Submission) -> str | N
     """Check that submission.json matches the last ledger record about it."""
     path = paths.submission_paths(submission.id).record
     try:
-        recorded = Submission.model_validate_json(path.read_bytes())
+        recorded = Submission.model_validate_json(read_regular_file(path))
     except (OSError, ValidationError):
         return f"{paths.relative_name(path)} is missing or cannot be read"
     return None if recorded == submission else f"{paths.relative_name(path)} was changed"
@@ -310,7 +318,7 @@ def _check_manifest(paths: RunPaths, number: int, digest: JsonValue, is_kept: bo
     if fault is not None or not is_kept:
         return
     try:
-        noted = Manifest.model_validate_json(submission.manifest.read_bytes())
+        noted = Manifest.model_validate_json(read_regular_file(submission.manifest))
         manifest = compute_manifest(submission.model)
     except (ValidationError, OSError) as error:
         yield f"{paths.relative_name(submission.model)} cannot be read: {type(error).__name__}"
@@ -359,7 +367,7 @@ def _list_notes(paths: RunPaths, chain: ledger.LedgerReading, added: AdditionsRe
         if entry.kind == "baseline" and entry.data.get("cached"):
             yield _describe_cached_baseline(entry)
     submissions = _read_submissions(chain.entries)
-    if paths.reproductions.exists() and not added.fault:
+    if paths.reproductions.is_dir() and not added.fault:
         recorded = {each.run for each in added.list_reproductions()}
         for path in sorted(paths.reproductions.iterdir()):
             if path.name not in recorded:

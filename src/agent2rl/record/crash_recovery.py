@@ -43,6 +43,7 @@ from agent2rl.record import ledger
 from agent2rl.record.files import (
     canonical_json_line,
     cut_torn_line,
+    read_regular_file,
     remove_tree,
     sha256_file,
     sync_directory,
@@ -383,14 +384,14 @@ def remove_half_written(paths: RunPaths) -> None:
 
 def _read_submission(paths: RunPaths, number: int) -> Submission | None:
     try:
-        return Submission.model_validate_json(paths.submission_paths(number).record.read_bytes())
+        return Submission.model_validate_json(read_regular_file(paths.submission_paths(number).record))
     except (OSError, ValidationError):
         return None
 
 
 def read_spec(paths: RunPaths) -> RunSpec:
     try:
-        return RunSpec.model_validate_json(paths.spec.read_bytes())
+        return RunSpec.model_validate_json(read_regular_file(paths.spec))
     except (OSError, ValidationError) as error:
         raise UserError(f"{paths.spec} cannot be read ({type(error).__name__}).") from error
 
@@ -411,6 +412,6 @@ def restore_result(paths: RunPaths) -> RunResult | None:
         sync_directory(paths.root)
         remove_tree(paths.scratch)
     try:
-        return RunResult.model_validate_json(paths.result.read_bytes())
+        return RunResult.model_validate_json(read_regular_file(paths.result))
     except (OSError, ValidationError) as error:
         raise UserError(f"{paths.result} cannot be read ({type(error).__name__}).") from error

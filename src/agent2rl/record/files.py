@@ -1,8 +1,11 @@
 """Write files atomically and durably, and hash them."""
 
+import errno
 import hashlib
+import io
 import json
 import os
+import stat
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,7 +13,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from agent2rl.core.unix import O_DIRECTORY
+from agent2rl.core.unix import O_DIRECTORY, O_NOCTTY, O_NONBLOCK
+
+MOST_RECORD_BYTES = 1 << 30
+"""Largest file that is read into memory as a whole."""
 
 
 def canonical_json(value: Any) -> str:
@@ -27,19 +33,40 @@ def sha256_text(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def open_regular_file(path: Path) -> io.BufferedReader:
+    """Open a regular file for reading; anything else is an OSError.
+
+    A run directory may be somebody else's. A pipe in it would block its reader, and a device has no end.
+    """
+    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | O_NONBLOCK | O_NOCTTY))  # noqa: SIM115
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return file
+
+
+def read_regular_file(path: Path) -> bytes:
+    """Read a regular file; anything else, and a file that is too large for memory, is an OSError."""
+    with open_regular_file(path) as file:
+        content = file.read(MOST_RECORD_BYTES + 1)
+    if len(content) > MOST_RECORD_BYTES:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
+    return content
+
+
 def sha256_file(path: Path) -> str:
-    with path.open("rb") as file:
+    with open_regular_file(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def sha256_beginning(path: Path, size: int) -> tuple[str, bytes]:
-    """Return the sha256 of the first `size` bytes of a file, and all bytes that follow."""
+def sha256_beginning(path: Path, size: int, most_after: int) -> tuple[str, bytes]:
+    """Return the sha256 of the first `size` bytes of a file, and at most so many bytes that follow."""
     digest = hashlib.sha256()
-    with path.open("rb") as file:
+    with open_regular_file(path) as file:
         while size > 0 and (block := file.read(min(size, 1 << 20))):
             digest.update(block)
             size -= len(block)
-        return digest.hexdigest(), file.read()
+        return digest.hexdigest(), file.read(most_after)
 
 
 def write_atomically(path: Path, text: str) -> None:

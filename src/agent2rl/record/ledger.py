@@ -13,6 +13,8 @@ import json
 import os
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,9 +22,18 @@ from pydantic import JsonValue, ValidationError
 
 from agent2rl.core.events import TimelineEvent
 from agent2rl.core.records import LedgerEntry, Record
-from agent2rl.record.files import canonical_json, cut_torn_line, sha256_text, write_atomically
+from agent2rl.record.files import (
+    canonical_json,
+    cut_torn_line,
+    open_regular_file,
+    read_regular_file,
+    sha256_text,
+    write_atomically,
+)
 
 START = "0" * 64
+LONGEST_LINE = 64 << 20
+"""A longer line was not written by a harness."""
 
 
 class LedgerHead(Record):
@@ -97,20 +108,26 @@ class Ledger:
 
 def read_ledger(path: Path, head: Path) -> LedgerReading:
     """Read a ledger and report the first break of the chain."""
+    entries: list[LedgerEntry] = []
+    torn = False
     try:
-        raw = path.read_bytes() if path.exists() else b""
+        for line in _read_lines(path):
+            if torn := not line.endswith(b"\n") and len(line) < LONGEST_LINE:
+                break
+            entry, fault = _check_entry(line[:-1], len(entries), entries[-1].hash if entries else START)
+            if entry is None:
+                return LedgerReading(tuple(entries), fault, torn=False)
+            entries.append(entry)
     except OSError as error:
         return LedgerReading((), f"the ledger cannot be read: {error.strerror}", torn=False)
-    *lines, rest = raw.split(b"\n")
-    entries: list[LedgerEntry] = []
-    previous = START
-    for index, line in enumerate(lines):
-        entry, fault = _check_entry(line, index, previous)
-        if entry is None:
-            return LedgerReading(tuple(entries), fault, torn=False)
-        entries.append(entry)
-        previous = entry.hash
-    return LedgerReading(tuple(entries), _check_head(entries, head), torn=bool(rest))
+    return LedgerReading(tuple(entries), _check_head(entries, head), torn)
+
+
+def _read_lines(path: Path) -> Iterator[bytes]:
+    """Yield the lines one by one, so that the first fault ends the reading of a huge file."""
+    with suppress(FileNotFoundError), open_regular_file(path) as file:
+        while line := file.readline(LONGEST_LINE):
+            yield line
 
 
 def make_timeline_event(entry: LedgerEntry) -> TimelineEvent:
@@ -162,7 +179,7 @@ def _check_head(entries: list[LedgerEntry], head: Path) -> str | None:
     if not head.exists():
         return None if len(entries) <= 1 else "ledger.head is missing"
     try:
-        noted = LedgerHead.model_validate_json(head.read_bytes())
+        noted = LedgerHead.model_validate_json(read_regular_file(head))
     except (ValidationError, OSError):
         return "ledger.head cannot be read"
     if noted.index < 0:

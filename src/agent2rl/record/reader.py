@@ -26,6 +26,7 @@ from agent2rl.core.reproduction import Reproduction
 from agent2rl.core.self_reports import AttemptClaims, Transcript
 from agent2rl.record import ledger
 from agent2rl.record.additions import read_additions
+from agent2rl.record.files import read_regular_file
 from agent2rl.record.paths import RunPaths
 from agent2rl.record.run_lock import is_held
 
@@ -158,7 +159,7 @@ def read_run(paths: RunPaths) -> RunView:
 
 def read_results(path: Path) -> list[ExampleResult]:
     """Read the model's recorded answers of a grading."""
-    return [ExampleResult.model_validate_json(line) for line in path.read_bytes().splitlines()]
+    return [ExampleResult.model_validate_json(line) for line in read_regular_file(path).splitlines()]
 
 
 def read_events(paths: RunPaths, notes: list[str]) -> list[TimelineEvent]:
@@ -226,7 +227,7 @@ def read_finished_run(paths: RunPaths) -> RunView:
 
 def _read_record(path: Path, kind: type[R], notes: list[str]) -> R | None:
     try:
-        return kind.model_validate_json(path.read_bytes())
+        return kind.model_validate_json(read_regular_file(path))
     except FileNotFoundError:
         notes.append(f"{path.name} is missing")
     except (ValidationError, OSError) as error:
@@ -237,7 +238,7 @@ def _read_record(path: Path, kind: type[R], notes: list[str]) -> R | None:
 def _read_lines(path: Path, kind: type[R], notes: list[str]) -> list[R]:
     """Read a file with one record per line. The last line may be incomplete."""
     try:
-        *lines, _ = path.read_bytes().split(b"\n")
+        *lines, _ = read_regular_file(path).split(b"\n")
     except OSError as error:
         notes.append(f"{path.name} cannot be read ({type(error).__name__})")
         return []

@@ -5,7 +5,9 @@ says why the revision was taken. The workspace's own git repositories are never 
 """
 
 import hashlib
+import os
 import re
+import stat
 import sys
 import threading
 import time
@@ -143,11 +145,22 @@ class RevisionRecorder:
         self._last, self._number = commit.id, self._number + 1
 
 
+def _open_repository(path: Path) -> Repo:
+    """Open a repository that may be somebody else's: links lead out of it, and a pipe blocks its reader."""
+    for folder, folders, files in os.walk(path):
+        for name in (*folders, *files):
+            with suppress(FileNotFoundError):  # in an active run, git's files come and go
+                mode = Path(folder, name).lstat().st_mode
+                if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+                    raise OSError(f"{_sanitize_message(name)} is neither a file nor a folder")
+    return Repo(str(path))
+
+
 def list_revisions(path: Path) -> list[Revision]:
     """Return all revisions of a run, oldest first."""
     if not path.exists():
         return []
-    with Repo(str(path)) as repo:
+    with _open_repository(path) as repo:
         if BRANCH not in repo.refs:
             return []
         commits = [repo.refs[BRANCH]]
@@ -172,7 +185,7 @@ def check_revisions(
             yield f"{path.name} is missing, but {named[0].named_by} names revision {named[0].number}"
         return
     try:
-        with Repo(str(path)) as repo:
+        with _open_repository(path) as repo:
             yield from _check_repository(path, repo, named, head)
     except Exception as error:  # a damaged repository can raise anything
         yield f"{path.name} cannot be read: {type(error).__name__}: {_sanitize_message(str(error))}"
@@ -241,14 +254,14 @@ def _read_checked(repo: Repo, name: ObjectID) -> tuple[str | None, ShaFile | Non
 
 def diff_revisions(path: Path, before: int, after: int) -> str:
     """Return a unified diff between two revisions; 0 is the empty tree."""
-    with Repo(str(path)) as repo:
+    with _open_repository(path) as repo:
         old, new = (_find_tree(repo, path, number) for number in (before, after))
         return "".join(f"{line}\n" for line in diff_trees(repo.object_store, old, new, sys.maxsize))
 
 
 def read_revision_files(path: Path, number: int) -> Iterator[SnapshotFile]:
     """Yield all files of a revision."""
-    with Repo(str(path)) as repo:
+    with _open_repository(path) as repo:
         tree = _find_tree(repo, path, number)
         for entry in repo.object_store.iter_tree_contents(tree) if tree else ():
             yield SnapshotFile(tuple(entry.path.split(b"/")), entry.mode, repo[entry.sha].as_raw_string())
@@ -258,7 +271,7 @@ class RevisionReader:
     """Reads revisions by commit. Shared content is read once. The limits are those of `MOST_TEXTS`."""
 
     def __init__(self, path: Path) -> None:
-        self._repo = Repo(str(path))
+        self._repo = _open_repository(path)
         self._texts: dict[bytes, str | None] = {}
         self._held = 0
 

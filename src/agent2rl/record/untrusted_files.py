@@ -21,6 +21,7 @@ from typing import BinaryIO, NoReturn
 from pydantic import JsonValue
 
 from agent2rl.core.unix import O_CLOEXEC, O_DIRECTORY, O_NOCTTY, O_NOFOLLOW, O_NONBLOCK, read_at
+from agent2rl.record.files import open_regular_file
 
 DIRECTORY = os.O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC
 FILE = os.O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC
@@ -204,8 +205,8 @@ def parse_json(data: bytes) -> JsonNode | None:
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
-    """Yield the lines without line ends, shortened if too long; nothing if the file does not exist."""
-    with suppress(FileNotFoundError), path.open("rb") as file:
+    """Yield the lines without line ends, in pieces if too long; nothing if the file does not exist."""
+    with suppress(FileNotFoundError), open_regular_file(path) as file:
         while line := file.readline(LONGEST_LINE):
             yield line.rstrip(b"\r\n")
 

@@ -18,7 +18,7 @@ from agent2rl.analysis.campaigns.run_digest import RunDigest, digest_run
 from agent2rl.analysis.recorded_run import read_recorded_run
 from agent2rl.core.errors import UserError
 from agent2rl.core.record import Record
-from agent2rl.record.files import write_atomically
+from agent2rl.record.files import read_regular_file, write_atomically
 from agent2rl.record.paths import RunPaths
 from agent2rl.report.export import runs_below as runs_below
 
@@ -69,7 +69,7 @@ def read_digest(paths: RunPaths) -> RunDigest:
 def read_cached_digest(paths: RunPaths) -> RunDigest | None:
     """Return the cached digest, or None if it is missing or out of date."""
     try:
-        cached = CachedDigest.model_validate_json(paths.digest.read_bytes())
+        cached = CachedDigest.model_validate_json(read_regular_file(paths.digest))
     except (OSError, ValidationError):
         return None
     valid = cached.version == VERSION and cached.ledger_head == read_ledger_heads(paths)
@@ -95,6 +95,6 @@ def read_ledger_heads(paths: RunPaths) -> str:
 
 def _read_head_file(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8").strip()
+        return read_regular_file(path).decode().strip()
     except (OSError, ValueError):
         return ""

@@ -21,7 +21,7 @@ from agent2rl.analysis.inspect_log import build_logs
 from agent2rl.core.errors import MachineError, UserError
 from agent2rl.core.records import RunResult
 from agent2rl.core.unix import fcntl
-from agent2rl.record.files import write_atomically
+from agent2rl.record.files import read_regular_file, write_atomically
 from agent2rl.record.paths import RunPaths
 from agent2rl.record.reader import RunView, read_run, read_transcript
 from agent2rl.report.record import RunReport
@@ -130,7 +130,7 @@ def _extract_scores(result: RunResult | None) -> Row:
 def _read_findings(paths: RunPaths) -> Row:
     """Read the columns that come from the report."""
     try:
-        report = RunReport.model_validate_json(paths.report_json.read_bytes())
+        report = RunReport.model_validate_json(read_regular_file(paths.report_json))
     except (OSError, ValidationError):
         report = None
     findings = report.findings if report else None

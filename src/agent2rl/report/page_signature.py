@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from agent2rl import __version__
 from agent2rl.core.record import Record
-from agent2rl.record.files import canonical_json, sha256_text, write_record
+from agent2rl.record.files import canonical_json, read_regular_file, sha256_text, write_record
 from agent2rl.record.paths import RunPaths
 from agent2rl.record.signing_key import ensure_signing_key, read_signing_key
 from agent2rl.report.digests import read_ledger_heads
@@ -44,7 +44,7 @@ def read_signed_page(paths: RunPaths, cache: Path) -> str | None:
     """Return the page if this user signed it for the run as it is now, else None."""
     key = read_signing_key(find_page_key(cache))
     try:
-        recorded = PageSignature.model_validate_json(paths.page_signature.read_bytes())
+        recorded = PageSignature.model_validate_json(read_regular_file(paths.page_signature))
         page = _read_page(paths)
         right = _make_signature(paths, key, page) if key else None
     except (OSError, ValueError, ValidationError):
@@ -55,7 +55,7 @@ def read_signed_page(paths: RunPaths, cache: Path) -> str | None:
 
 
 def _read_page(paths: RunPaths) -> str:
-    return paths.report_page.read_text(encoding="utf-8")
+    return read_regular_file(paths.report_page).decode()
 
 
 def _make_signature(paths: RunPaths, key: bytes, page: str) -> PageSignature:

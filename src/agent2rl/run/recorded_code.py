@@ -5,9 +5,11 @@ could be weights is withheld, because code that brings its weights along would r
 """
 
 import json
+import math
 import os
 import shutil
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -37,6 +39,9 @@ DENSE_SHARE = 0.6
 """Compressed share of a chunk from which on it is data. Code and prose stay below 0.5, base64 has 0.76."""
 NUMBER_SHARE, NUMBER_DENSITY = 0.6, 0.15
 """Share of what numbers are written with, and compressed share, from which on a chunk is numbers."""
+RANDOM_SHARE = 1.03
+"""Compressed size relative to what the frequencies of the characters alone allow, from which on a chunk
+repeats nothing, in whatever alphabet it is written. Code and prose stay below 1."""
 NUMBER_CHARACTERS = frozenset(b"0123456789.,+-eE[]()")
 SMALL_CHARACTERS, SMALL_DENSE_SHARE = 1024, 0.7
 """Shorter files compress badly, so they are judged together first."""
@@ -81,9 +86,19 @@ def find_data_files(files: Sequence[SnapshotFile]) -> list[str]:
     return [*(path for path, size in sizes.items() if size), *map(format_path, dense)]
 
 
-def measure_code_bytes(files: Iterable[SnapshotFile]) -> int:
-    """Return the compressed size of all files, each content once."""
-    return sum(len(zlib.compress(content, 1)) for content in {file.content for file in files})
+def count_recorded_data(files: Sequence[SnapshotFile], words: Iterable[str]) -> int:
+    """Return how much of all that a reproduction gets is data: files, their names, and words of commands."""
+    large = [file.content for file in files if len(file.content) >= SMALL_CHARACTERS]
+    small = b"".join(file.content for file in files if len(file.content) < SMALL_CHARACTERS)
+    names = b"\n".join(b"/".join(file.path) for file in files)
+    texts = (*large, small, names, "\0".join(words).encode())
+    return sum(map(count_data_characters, texts))
+
+
+def measure_code_bytes(files: Sequence[SnapshotFile]) -> int:
+    """Return the compressed size of all files, each content once, and of their names."""
+    names = b"\n".join(b"/".join(file.path) for file in files)
+    return sum(len(zlib.compress(text, 1)) for text in (names, *{file.content for file in files}))
 
 
 def _find_reason(file: SnapshotFile) -> str | None:
@@ -108,7 +123,14 @@ def _is_data(chunk: bytes) -> bool:
     density = measure_density(chunk)
     text = b"".join(chunk.split())
     numbers = sum(each in NUMBER_CHARACTERS for each in text) / max(1, len(text))
-    return density > DENSE_SHARE or (numbers > NUMBER_SHARE and density > NUMBER_DENSITY)
+    is_special = numbers > NUMBER_SHARE or density > RANDOM_SHARE * _measure_entropy(chunk)
+    return density > DENSE_SHARE or (is_special and density > NUMBER_DENSITY)
+
+
+def _measure_entropy(content: bytes) -> float:
+    """Return the smallest share that a code for single characters compresses a text to."""
+    size = len(content)
+    return sum(-count / size * math.log2(count / size) for count in Counter(content).values()) / 8
 
 
 def measure_density(content: bytes) -> float:
@@ -184,18 +206,26 @@ def write_recorded_code(
     """
     replay = folder / REPLAY_FOLDER
     (replay / "code").mkdir(parents=True)
-    for file in files:
-        in_agent = file.path[0] == AGENT_FOLDER.encode()
-        _write_file(folder if in_agent else replay / "code", file, 1 if in_agent else 0)
+    try:
+        for file in files:
+            in_agent = file.path[0] == AGENT_FOLDER.encode()
+            if not in_agent:
+                _write_file(replay / "code", file.path, file)
+            elif file.path[1:2] != (REPLAY_FOLDER.encode(),):  # ours, and hidden, so none was recorded
+                _write_file(folder, file.path[1:], file)
+    except OSError as error:
+        raise UserError(
+            f"The recorded code cannot be written: {error.strerror}: {error.filename}."
+        ) from error
     plan = {"steps": [step.model_dump() for step in steps], "submitted": submitted, "count": count}
     (replay / "plan.json").write_text(json.dumps({**plan, "mark": WORKSPACE_MARK}), encoding="utf-8")
     shutil.copyfile(Path(__file__).with_name("replay_program.py"), replay / "replay.py")
     return RecordedCode(folder)
 
 
-def _write_file(folder: Path, file: SnapshotFile, skipped: int) -> None:
+def _write_file(folder: Path, place: Sequence[bytes], file: SnapshotFile) -> None:
     """Write a file of the code. Git refuses paths that lead outside, but this does not rely on it."""
-    parts = [os.fsdecode(part) for part in file.path[skipped:]]
+    parts = [os.fsdecode(part) for part in place]
     if not parts or any(part in ("", ".", "..") or "/" in part for part in parts):
         return
     path = folder.joinpath(*parts)

@@ -72,7 +72,11 @@ def _remove_unrecorded(paths: RunPaths) -> None:
         return
     recorded = {each.run for each in added.list_reproductions()}
     for path in paths.reproductions.iterdir():
-        if path.name not in recorded:
+        if path.name in recorded:
+            continue
+        if path.is_symlink():
+            path.unlink()
+        else:
             remove_tree(path)
 
 
@@ -194,5 +198,7 @@ def _explain_missing(finished: FinishedRun) -> str:
 
 def _read_last_replay_line(finished: FinishedRun) -> str:
     """Return how the replay ended, as it says itself. Steps can print such lines too."""
-    lines = [line for line in read_lines(finished.paths.agent_log) if line.startswith(REPLAY_LINE)]
-    return lines[-1].removeprefix(REPLAY_LINE).decode(errors="replace") if lines else ""
+    last = b""
+    for line in read_lines(finished.paths.agent_log):
+        last = line if line.startswith(REPLAY_LINE) else last
+    return last.removeprefix(REPLAY_LINE).decode(errors="replace")

@@ -23,7 +23,7 @@ from agent2rl.run.recorded_code import (
     MOST_CODE_BYTES,
     MOST_DATA_CHARACTERS,
     SortedFiles,
-    count_data_characters,
+    count_recorded_data,
     measure_code_bytes,
     normalise_submitted_path,
     read_texts,
@@ -223,11 +223,19 @@ def _find_steps(
             )
         found = find_steps(events, workspace)
     size = measure_code_bytes(files.given)
-    words = "\0".join(text for step in found.steps for text in (*step.argv, *step.environment.values()))
-    if size > MOST_CODE_BYTES or count_data_characters(words.encode()) > MOST_DATA_CHARACTERS:
+    if size > MOST_CODE_BYTES:
         problem = f"the recorded code is so large ({size / 1e6:.1f} MB compressed) that it could hold weights"
         return replace(found, problem=problem)
+    words = [text for step in found.steps for text in _list_words(step)]
+    if count_recorded_data(files.given, words) > MOST_DATA_CHARACTERS:
+        problem = "small files, file names or command lines hold data that could be weights"
+        return replace(found, problem=problem)
     return _explain_withheld(found, files.withheld)
+
+
+def _list_words(step: RecordedStep) -> tuple[str, ...]:
+    """Return all text of a step that its program can read."""
+    return (*step.argv, step.directory, *step.environment, *step.environment.values())
 
 
 def _explain_withheld(found: FoundSteps, withheld: Mapping[str, str]) -> FoundSteps:

@@ -161,14 +161,13 @@ def _read_reply(text: str, question: AuditQuestion, vote: _Vote) -> str:
     ]
     planted_found, kept, dropped = False, list[tuple[FlagKind, str, list[AuditQuote]]](), 0
     for finding in findings:
-        quotes = []
-        for quote in finding.quotes:
-            if question.planted.find_quote(quote):
-                planted_found = True
-            elif found := find_quote(shown, quote):
-                quotes.append(_correct_line(found, question.parts))
-            else:
-                dropped += 1
+        found = {quote: find_quote(shown, quote) for quote in finding.quotes}
+        planted = {quote for quote in found if question.planted.find_quote(quote)}
+        is_planted = any(found[quote] is None for quote in planted)  # the record may hold its other lines too
+        planted_found = planted_found or is_planted
+        own = [quote for quote in found if not (is_planted and quote in planted)]
+        quotes = [_correct_line(place, question.parts) for quote in own if (place := found[quote])]
+        dropped += len(own) - len(quotes)
         if quotes:
             kept.append((finding.kind, finding.what, quotes))
     if not planted_found:

@@ -9,10 +9,10 @@ import json
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
+from pathlib import Path
 
 from agent2rl.core.audit_records import AuditQuote
 from agent2rl.core.events import TimelineEvent
@@ -27,8 +27,8 @@ from agent2rl.record.reader import (
     read_run,
     read_transcript,
 )
-from agent2rl.record.revisions import RevisionReader, list_revisions
-from agent2rl.record.untrusted_files import sanitize_line
+from agent2rl.record.revisions import MOST_ASKED, MOST_TEXTS, RevisionReader, list_revisions
+from agent2rl.record.untrusted_files import open_plain_file, sanitize_line
 
 LINE_CHARACTERS = 1000
 """A longer line is shown as several."""
@@ -37,6 +37,8 @@ LOG_BYTES = 8 << 20
 """Of the log, half from its beginning and half from its end."""
 MOST_REVISIONS = 200
 MOST_CODE_CHARACTERS = 2_000_000
+MOST_LISTED = 200
+"""Names of files that are not shown."""
 LEAST_QUOTE = 15
 """Characters of a quote, without spaces: a shorter one may be anywhere."""
 QUOTE_CHARACTERS = 300
@@ -50,6 +52,8 @@ class AuditDocument:
 
     name: str
     lines: tuple[str, ...]
+    left_out: int = 0
+    """Characters that were too many to keep, so that nobody can be shown them."""
 
     @classmethod
     def from_text(cls, name: str, text: str) -> "AuditDocument":
@@ -57,7 +61,7 @@ class AuditDocument:
 
     @property
     def characters(self) -> int:
-        return sum(map(len, self.lines))
+        return sum(map(len, self.lines)) + self.left_out
 
     def find_quote(self, quote: str) -> AuditQuote | None:
         """Find a quote, whatever its spaces and line breaks; None if it is not there or too short."""
@@ -173,24 +177,44 @@ def _read_code(paths: RunPaths) -> Iterator[AuditDocument]:
 
     A script that was deleted or rewritten before the end is still in an earlier revision.
     """
-    with suppress(Exception):  # damaged or missing, which the report notes
-        revisions = list_revisions(paths.revisions)[::-1][:MOST_REVISIONS]
-        reader = RevisionReader(paths.revisions)
-        seen, room = set[tuple[str, str]](), MOST_CODE_CHARACTERS
+    unread: dict[str, int] = {}
+    if paths.revisions.exists():
         try:
-            for revision in revisions:
-                for name, text in reader.read_texts(revision.commit).items():
-                    if (name, text) not in seen and len(text) <= room:
-                        seen.add((name, text))
-                        room -= len(text)
-                        yield AuditDocument.from_text(f"{name} at revision {revision.number}", text)
-        finally:
-            reader.close()
+            yield from _read_revisions(paths.revisions, unread)
+        except Exception as error:  # a damaged repository can raise anything
+            unread[f"the rest cannot be read ({type(error).__name__})"] = 1
+    if unread:
+        document = AuditDocument.from_text("code that is not shown", "\n".join([*unread][:MOST_LISTED]))
+        yield replace(document, left_out=sum(unread.values()))
+
+
+def _read_revisions(path: Path, unread: dict[str, int]) -> Iterator[AuditDocument]:
+    """Yield the texts; add to `unread` what is not among them, with its characters, or 1 if unknown."""
+    revisions = list_revisions(path)[::-1]
+    reader = RevisionReader(path)
+    seen, room = set[tuple[str, int]](), MOST_CODE_CHARACTERS
+    try:
+        for revision in revisions[:MOST_REVISIONS]:
+            texts = reader.read_texts(revision.commit)
+            if len(texts) >= MOST_TEXTS or revision.files > MOST_ASKED:
+                unread[f"revision {revision.number} has {revision.files} files, and not all were read"] = 1
+            for name, text in texts.items():
+                title, known = f"{name} at revision {revision.number}", (name, hash(text))
+                if known not in seen and len(text) <= room:
+                    room -= len(text)
+                    yield AuditDocument.from_text(title, text)
+                elif known not in seen:
+                    unread[title] = len(text)
+                seen.add(known)
+    finally:
+        reader.close()
+    if len(revisions) > MOST_REVISIONS:
+        unread[f"the first {len(revisions) - MOST_REVISIONS} revisions"] = 1
 
 
 def _read_log(paths: RunPaths) -> str:
     try:
-        with paths.agent_log.open("rb") as file:
+        with open_plain_file(paths.root, paths.agent_log.name) as file:  # a link may lead to anything
             size = file.seek(0, 2)
             file.seek(0)
             if size <= LOG_BYTES:

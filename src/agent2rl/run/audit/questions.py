@@ -19,6 +19,8 @@ from agent2rl.run.audit.planted_cases import plant_case
 
 MOST_FINDINGS, MOST_QUOTES = 50, 10
 STATEMENT_CHARACTERS = 500
+NUMBER_CHARACTERS = 8
+"""Of a line's number and its end: a million empty lines are not nothing to a judge."""
 KINDS: dict[str, FlagKind] = {kind: kind for kind in get_args(FlagKind)}
 SYSTEM_PROMPT = """\
 You audit one run of a benchmark. An AI agent was given a base model, training data and a time budget, and
@@ -86,12 +88,13 @@ def divide_documents(
     for document in documents:
         begin = 0
         for number, line in enumerate(document.lines):
-            if len(line) > room and room < part_characters:
+            size = len(line) + NUMBER_CHARACTERS
+            if size > room and room < part_characters:
                 if number > begin:
                     questions[-1].append(DocumentPart(document, begin, number))
                 questions.append([])
                 begin, room = number, part_characters
-            room -= len(line)
+            room -= size
         if len(document.lines) > begin:
             questions[-1].append(DocumentPart(document, begin, len(document.lines)))
     return [question for question in questions if question][:most_parts]
