@@ -329,7 +329,7 @@ def test_values_beyond_the_range_of_the_merge_are_refused(tmp_path: Path, base: 
 
 @pytest.mark.parametrize("cause", ["a scaling that is too large", "an output that is zero"])
 def test_a_merge_that_makes_no_numbers_is_refused(tmp_path: Path, base: BaseModel, cause: str) -> None:
-    layers = {name: layer * 1e17 for name, layer in USUAL.items()}
+    layers: dict[str, Any] = {name: layer * 1e17 for name, layer in USUAL.items()}
     settings: dict[str, object] = {"lora_alpha": 1e6}
     if cause == "an output that is zero":
         layers = {**lora(QUERY, WIDTH, WIDTH), f"{PREFIX}{QUERY}.lora_magnitude_vector": draw(WIDTH)}
