@@ -15,7 +15,7 @@ def print_build(*options: str) -> str:
     """The command of `make image`, which is not run."""
     if shutil.which("make") is None:
         pytest.skip("make is not installed")
-    command = ["make", "--dry-run", "--no-print-directory", "image", "ENGINE=docker", *options]
+    command = ["make", "--dry-run", "--no-print-directory", "image", "ENGINE=docker", "ARGS=", *options]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     return done.stdout.replace("\\\n", " ")
 
