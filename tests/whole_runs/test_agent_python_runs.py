@@ -104,6 +104,7 @@ def test_evaluation_data_in_an_agents_own_copy_of_agent2rl_is_hidden(
     assert run.said == {"place": str(copy), "tasks": []}, run.log
 
 
+@pytest.mark.thorough
 def test_shipped_agents_run_with_the_python_that_has_their_package(
     launcher: RunLauncher, environment: Path
 ) -> None:
