@@ -6,10 +6,10 @@ package knows neither tasks nor evaluators.
 Demonstrations are the games that the expert wins. A game that outgrows the model's context is used as far as
 it fits. Not covered: games in which the expert is wrong at first, or takes over from the model.
 
-All episodes of a step are played at the same time, with one batch per turn, by the engine's own
-conversations. So the model reads and generates exactly the tokens that it would in grading with the same
-seed. The reward of an episode is the largest reward of its steps, as in grading. An episode ends when the
-environment ends it, when the conversation outgrows the model's context, or after the arena's most turns.
+All episodes of a step are played at the same time by the engine's own conversations, and no episode waits
+for the turn of another. So the model reads and generates exactly the tokens that it would in grading with the
+same seed. The reward of an episode is the largest reward of its steps, as in grading. An episode ends when
+the environment ends it, when the conversation outgrows the model's context, or after the arena's most turns.
 """
 
 from collections import Counter
@@ -32,7 +32,7 @@ from agent2rl.training.grpo import GrpoResult, GrpoRollout, GrpoSettings, Rollou
 from agent2rl.training.optimizer import TrainingSchedule
 from agent2rl.training.policy import TrainingSequence, build_sequences
 from agent2rl.training.progress import TrainingProgress
-from agent2rl.training.sampling import PolicySampler, SampledConversations
+from agent2rl.training.sampling import PolicySampler
 
 # The environment with its prompts, as in grading
 
@@ -108,7 +108,7 @@ class RolloutEpisode:
     """The same as in the grader, so that the random numbers are the same."""
     place: Environment
     seen: Chat
-    """Messages that the model has not read yet."""
+    """The first messages."""
     reward: float = 0.0
     over: bool = False
     turns: int = 0
@@ -146,8 +146,12 @@ class EpisodeRollouts:
         groups = [[self._start_episode(game, numbers) for _ in range(self._group)] for game in games]
         episodes = [episode for group in groups for episode in group]
         sampling = replace(self._arena.sampling, temperature=self._temperature, seed=seed)
-        while playing := [episode for episode in episodes if not episode.over]:
-            self._play_turn(playing, conversations, sampling)
+        playing = {episode.name: episode for episode in episodes if not episode.over}
+
+        def answer(name: str, reply: Completion) -> Chat:
+            return self._apply_action(playing[name], reply)
+
+        conversations.play({name: episode.seen for name, episode in playing.items()}, answer, sampling)
         self._sampler.release_gpu_memory()
         self._places += [episode.place for episode in episodes]
         return [
@@ -178,23 +182,16 @@ class EpisodeRollouts:
         numbers[game.id] += 1
         return RolloutEpisode(name, environment, seen, step.reward, step.done)
 
-    def _play_turn(
-        self, playing: Sequence[RolloutEpisode], conversations: SampledConversations, sampling: Sampling
-    ) -> None:
-        replies = conversations.extend({episode.name: episode.seen for episode in playing}, sampling)
-        for episode in playing:
-            self._apply_action(episode, replies[episode.name])
-        conversations.drop([episode.name for episode in playing if episode.over])
-
-    def _apply_action(self, episode: RolloutEpisode, reply: Completion) -> None:
+    def _apply_action(self, episode: RolloutEpisode, reply: Completion) -> Chat:
+        """Take the action of a reply; return what the model reads next, or nothing if the episode is over."""
         if reply.full:
-            episode.over = True
-            return
+            return ()
         step: EnvironmentStep = episode.place.step(self._arena.action(reply.text))
         episode.reward = max(episode.reward, step.reward)
         episode.turns += 1
-        episode.over = step.done or episode.turns == self._arena.most_turns
-        episode.seen = self._arena.prompt.build_next_message(step.observation, self._sampler.templated)
+        if step.done or episode.turns == self._arena.most_turns:
+            return ()
+        return self._arena.prompt.build_next_message(step.observation, self._sampler.templated)
 
 
 def grpo_in_world(

@@ -33,6 +33,7 @@ from agent2rl.engines.prompts.continuation import EncodedChat
 from agent2rl.engines.transformers.decoding import (
     BatchDecoder,
     BatchLimits,
+    FollowUp,
     GenerationRequest,
     build_non_finite_error,
 )
@@ -76,6 +77,9 @@ def _find_common_prefix(first: list[int], last: list[int]) -> list[int]:
 
 # Conversations with a KV cache, so that a turn processes only new tokens
 
+AnswerReply = Callable[[str, Completion], Chat]
+"""Returns the messages that follow a reply in the conversation of this name; none if it is over."""
+
 
 class CachedConversations:
     """Conversations that keep their slots of the KV cache, as long as those hold at most `tokens` tokens."""
@@ -89,26 +93,72 @@ class CachedConversations:
         """In order of use, the most recent last."""
 
     def extend(self, turns: Mapping[str, Chat], sampling: Sampling) -> dict[str, Completion]:
-        chats = {name: self.chats.get(name, ()) + messages for name, messages in turns.items()}
+        requests = self._build_requests(turns, sampling)
+        self._engine.run_requests([], list(requests.values()), sampling)
+        replies = self._finish_turns(requests, sampling)
+        self._release_oldest_slots()
+        return replies
+
+    def play(self, turns: Mapping[str, Chat], answer: AnswerReply, sampling: Sampling) -> None:
+        """Go on with each conversation until `answer` returns no message to its reply.
+
+        Conversations do not wait for each other: one may be in its tenth turn while another is in its second.
+        The replies are those that `extend` gives. A conversation that has ended is dropped.
+        """
+        names: dict[GenerationRequest, str] = {}
+
+        def start_turns(turns: Mapping[str, Chat]) -> list[GenerationRequest]:
+            """Return a request for each turn. Where the context is full, there is none."""
+            started: list[GenerationRequest] = []
+            while turns:
+                requests = self._build_requests(turns, sampling)
+                full = {
+                    name: request for name, request in requests.items() if self._engine.fills_context(request)
+                }
+                fitting = {name: request for name, request in requests.items() if name not in full}
+                names.update({request: name for name, request in fitting.items()})
+                started += fitting.values()
+                turns = answer_replies(full)
+            return started
+
+        def answer_replies(requests: Mapping[str, GenerationRequest]) -> dict[str, Chat]:
+            replies = self._finish_turns(requests, sampling)
+            answers = {name: answer(name, reply) for name, reply in replies.items()}
+            self.drop([name for name, messages in answers.items() if not messages])
+            return {name: messages for name, messages in answers.items() if messages}
+
+        def follow_up(ended: Sequence[GenerationRequest]) -> list[GenerationRequest]:
+            return start_turns(answer_replies({names.pop(request): request for request in ended}))
+
+        self._engine.run_requests([], start_turns(turns), sampling, follow_up)
+
+    def _build_requests(self, turns: Mapping[str, Chat], sampling: Sampling) -> dict[str, GenerationRequest]:
+        """Append messages to the conversations, and return the requests for the replies."""
+        for name, messages in turns.items():
+            self.chats[name] = self.chats.get(name, ()) + messages
         # A turn's random numbers depend on the conversation and its length, not on the rest of the batch.
         encoded = self._engine.prompts.select_encoder(sampling).continue_chats(
-            list(chats.values()), [self._encoded.get(name) for name in chats]
+            [self.chats[name] for name in turns], [self._encoded.get(name) for name in turns]
         )
-        self._encoded.update(zip(chats, encoded, strict=True))
-        requests = [
-            GenerationRequest(
+        self._encoded.update(zip(turns, encoded, strict=True))
+        return {
+            name: GenerationRequest(
                 part.ids, f"{sampling.seed}:{name}:{part.messages}", self._slots.pop(name, None), keep=True
             )
-            for name, part in zip(chats, encoded, strict=True)
-        ]
-        completions = self._engine.run_requests(list(chats.values()), requests, sampling)
-        replies = dict(zip(chats, completions, strict=True))
-        for (name, chat), request in zip(chats.items(), requests, strict=True):
-            self.chats[name] = (*chat, ChatMessage("assistant", replies[name].text))
+            for name, part in zip(turns, encoded, strict=True)
+        }
+
+    def _finish_turns(
+        self, requests: Mapping[str, GenerationRequest], sampling: Sampling
+    ) -> dict[str, Completion]:
+        """Append the replies to the conversations, and return them."""
+        replies = {}
+        for name, request in requests.items():
+            replies[name] = self._engine.build_completion(request, sampling)
+            self.chats[name] = (*self.chats[name], ChatMessage("assistant", replies[name].text))
             if request.slot is not None:
                 self._slots[name] = request.slot
-        self._release_oldest_slots()
-        self.record_turn(dict(zip(chats, requests, strict=True)))
+        self.record_turn(requests)
         return replies
 
     def record_turn(self, requests: Mapping[str, GenerationRequest]) -> None:
@@ -239,9 +289,16 @@ class TransformersEngine:
         return LogprobScorer(self.decoder).score_replies(self.prompts.encode_chats(chats), tokens)
 
     def run_requests(
-        self, chats: Sequence[Chat], requests: Sequence[GenerationRequest], sampling: Sampling
+        self,
+        chats: Sequence[Chat],
+        requests: Sequence[GenerationRequest],
+        sampling: Sampling,
+        follow_up: FollowUp | None = None,
     ) -> list[Completion]:
-        """Set the tokens of requests that have none to those of their chats, and run them all."""
+        """Run all requests, and those that follow up; return the completions of the former.
+
+        Requests without tokens get those of their chats.
+        """
         unread = [place for place, request in enumerate(requests) if not request.ids]
         rows = self.prompts.select_encoder(sampling).encode_chats_unbounded(
             [chats[place] for place in unread]
@@ -249,7 +306,7 @@ class TransformersEngine:
         for place, ids in zip(unread, rows, strict=True):
             requests[place].ids = ids if requests[place].keep else self.prompts.require_fitting(ids)
         if sampling.max_tokens > 0:
-            fitting = [request for request in requests if not self._fills_context(request)]
+            fitting = [request for request in requests if not self.fills_context(request)]
             heads = []
             for common, group in find_shared_prefixes(fitting):
                 head = GenerationRequest(common, "", keep=True)
@@ -257,9 +314,9 @@ class TransformersEngine:
                 heads.append(head)
                 for request in group:
                     request.shared = head.slot
-            self.decoder.run(fitting, sampling)
+            self.decoder.run(fitting, sampling, follow_up)
             self.decoder.release_slots([head.slot for head in heads if head.slot is not None])
-        return [self._build_completion(request, sampling) for request in requests]
+        return [self.build_completion(request, sampling) for request in requests]
 
     def conversations(self) -> Conversations:
         return CachedConversations(self, self.limits.tokens)
@@ -285,15 +342,15 @@ class TransformersEngine:
         self.prompts.close()
         self.decoder.forward.release_memory()
 
-    def _fills_context(self, request: GenerationRequest) -> bool:
+    def fills_context(self, request: GenerationRequest) -> bool:
         return len(request.ids) >= self.model.context
 
-    def _build_completion(self, request: GenerationRequest, sampling: Sampling) -> Completion:
+    def build_completion(self, request: GenerationRequest, sampling: Sampling) -> Completion:
         text = self.model.tokenizer.decode(request.reply, skip_special_tokens=True)
         assert isinstance(text, str)
         for stop in filter(None, sampling.stop):
             text = text.partition(stop)[0]
-        return Completion(text, tokens=len(request.reply), full=self._fills_context(request))
+        return Completion(text, tokens=len(request.reply), full=self.fills_context(request))
 
 
 # Several processes, each with one core, its own KV cache and its own conversations

@@ -3,8 +3,8 @@
 A pass of the network reads one sequence, (1, tokens), in which the tokens of one row follow those of the
 last. Only attention knows where rows begin and end. `CachedRows` attend to their slots of the KV cache, too;
 `PackedSequences` attend to nothing else and can be trained. On a GPU, one flash kernel takes the bounds of
-all rows. On CPU, and for what the kernel cannot do, rows are attended to one by one, except in a decode step:
-there, slots that lie next to each other are one batch.
+all rows. On CPU, and for what the kernel cannot do, rows are attended to one by one, except those with one
+new token: of these, slots that lie next to each other are one batch.
 
 Passes without packed rows, such as a training of the library's own, use the library's function.
 """
@@ -133,22 +133,39 @@ class CachedRows:
         if can_use_flash_kernel(key, layer):
             return attend_by_flash_kernel(query, key, value, self._flash_bounds(key), layer)
         self.by_flash_kernel = False
-        if layer.is_plain and all(count == 1 for count in self.counts):
+        decoding = self._decoding if layer.is_plain else None
+        if decoding and len(decoding.slots) == len(self.slots):
             return self._attend_one_token_each(query, key, value, layer)
-        rows, first = [], 0
+        output = query.new_empty((query.shape[1], query.shape[0], value.shape[3]))
+        first = 0
         for slot, length, count in zip(self.slots, self.lengths, self.counts, strict=True):
             columns = length + count
-            rows.append(
-                attend_row(
+            if count > 1 or decoding is None:
+                output[first : first + count] = attend_row(
                     query[:, first : first + count],
                     key[slot, :, :columns],
                     value[slot, :, :columns],
                     layer,
                     self._masks,
                 )
-            )
             first += count
-        return torch.cat(rows)
+        if decoding:
+            output[decoding.tokens] = self._attend_one_token_each(
+                query[:, decoding.tokens], key, value, layer
+            )
+        return output
+
+    @cached_property
+    def _decoding(self) -> "_DecodingRows | None":
+        """The rows with one new token; None if there are none."""
+        rows = [row for row, count in enumerate(self.counts) if count == 1]
+        if not rows:
+            return None
+        return _DecodingRows(
+            self.last_tokens[torch.tensor(rows, device=self.device)],
+            [self.slots[row] for row in rows],
+            [self.lengths[row] for row in rows],
+        )
 
     def _flash_bounds(self, key: Tensor) -> FlashBounds:
         if "bounds" not in self.__dict__:
@@ -188,23 +205,24 @@ class CachedRows:
 
     def _find_segments(self, layer: LayerAttention, dtype: torch.dtype) -> "list[_SlotSegment]":
         if layer not in self._segments:
+            assert self._decoding is not None
+            slots = self._decoding.slots
             segments, first = [], 0
-            for place in range(1, len(self.slots) + 1):
-                ends = place == len(self.slots)
-                if ends or self.slots[place] - self.slots[place - 1] > MAX_IDLE_GAP:
-                    segments.append(self._build_segment(first, place, layer, dtype))
+            for place in range(1, len(slots) + 1):
+                if place == len(slots) or slots[place] - slots[place - 1] > MAX_IDLE_GAP:
+                    segments.append(self._build_segment(self._decoding, first, place, layer, dtype))
                     first = place
             self._segments[layer] = segments
         return self._segments[layer]
 
     def _build_segment(
-        self, first: int, last: int, layer: LayerAttention, dtype: torch.dtype
+        self, rows: "_DecodingRows", first: int, last: int, layer: LayerAttention, dtype: torch.dtype
     ) -> "_SlotSegment":
-        low, high = self.slots[first], self.slots[last - 1] + 1
-        columns = max(self.lengths[first:last]) + 1
+        low, high = rows.slots[first], rows.slots[last - 1] + 1
+        columns = max(rows.lengths[first:last]) + 1
         newest = torch.zeros(high - low, dtype=torch.long)  # idle slots attend to their first column
-        chosen = torch.tensor(self.slots[first:last]) - low
-        newest[chosen] = torch.tensor(self.lengths[first:last])
+        chosen = torch.tensor(rows.slots[first:last]) - low
+        newest[chosen] = torch.tensor(rows.lengths[first:last])
         seen = layer.mark_seen(newest[:, None], torch.arange(columns))[:, None]
         mask = torch.zeros(seen.shape, dtype=dtype).masked_fill_(~seen, -torch.inf)
         dense = last - first == high - low
@@ -215,6 +233,16 @@ class CachedRows:
             columns,
             mask.to(self.device),
         )
+
+
+@dataclass(frozen=True)
+class _DecodingRows:
+    """The rows of a pass with one new token."""
+
+    tokens: Tensor
+    """Where these tokens are among all."""
+    slots: Sequence[int]
+    lengths: Sequence[int]
 
 
 @dataclass(frozen=True)

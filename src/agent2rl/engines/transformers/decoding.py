@@ -2,15 +2,16 @@
 
 A request takes a slot, or has the one that an earlier turn of its conversation left, and its unread tokens
 are prefilled, many requests in one packed pass. Then all running requests get one token per step. When a
-quarter of the rows are free, waiting requests are admitted. On a GPU several steps run between two looks of
-the host. When memory runs out, the cache is emptied, all requests are queued again with their replies so far,
-and the batch is half as large from then on.
+quarter of the rows are free, waiting requests are admitted, among them the next turns of conversations. On a
+GPU several steps run between two looks of the host. On a CPU requests are admitted at once, and prefilled in
+the pass in which others decode. When memory runs out, the cache is emptied, all requests are queued again
+with their replies so far, and the batch is half as large from then on.
 """
 
 import logging
 import math
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -30,7 +31,7 @@ from agent2rl.engines.transformers.token_choice import choose_tokens, derive_noi
 logger = logging.getLogger(__name__)
 
 REFILL_SHARE = 0.75
-"""Waiting requests are admitted when no larger share of the rows is in use."""
+"""Waiting requests are admitted when no larger share of the rows that could be in use is in use."""
 STEPS_PER_LOOK = 4
 """Steps on a GPU between two looks of the host; those after a row's end are wasted."""
 
@@ -94,6 +95,10 @@ class GenerationRequest:
         return len(self) - (source.count_shared_tokens(self.text) if source else 0)
 
 
+FollowUp = Callable[[Sequence[GenerationRequest]], Sequence[GenerationRequest]]
+"""Returns the requests that follow those that ended."""
+
+
 class BatchDecoder:
     def __init__(self, model: LoadedModel, room: BatchLimits) -> None:
         self.model = model
@@ -103,19 +108,30 @@ class BatchDecoder:
         """Slots that no running request uses and that may be taken, the least recently used first."""
 
     @torch.inference_mode()
-    def run(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> None:
-        """Generate the reply of each request."""
-        queue = deque(self._sort_requests(requests))
-        for request in requests:
-            if request.slot is not None:
-                self._idle.pop(request.slot, None)
+    def run(
+        self,
+        requests: Sequence[GenerationRequest],
+        sampling: Sampling,
+        follow_up: "FollowUp | None" = None,
+    ) -> None:
+        """Generate the reply of each request.
+
+        `follow_up` is called with requests as they end, and returns further ones. So the next turn of a
+        conversation begins while the replies of others are still generated.
+        """
+        queue: deque[GenerationRequest] = deque()
+        unfinished: list[GenerationRequest] = []
+        self._enqueue_requests(requests, queue, unfinished)
         criteria = StopCriteria(self.model, sampling)
         running: list[GenerationRequest] = []
         while queue or running:
             try:
-                self._admit_requests(queue, running, criteria)
-                if running:
-                    self._decode(running, criteria)
+                if self.forward.graphs is None:
+                    self._run_mixed_pass(queue, running, criteria)
+                else:
+                    self._admit_requests(queue, running, criteria)
+                    if running:
+                        self._decode_on_device(running, criteria)
                 fits = True
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
@@ -123,9 +139,24 @@ class BatchDecoder:
                 # Recover outside this block: the error keeps the tensors of its stack frames alive.
                 fits = False
             if not fits:
-                queue.extendleft(reversed(running))
+                queue.extendleft(reversed([request for request in running if not request.ended]))
                 running.clear()
                 self._halve_batch_limits()
+            if follow_up and (ended := [request for request in unfinished if request.ended]):
+                unfinished = [request for request in unfinished if not request.ended]
+                self._enqueue_requests(follow_up(ended), queue, unfinished)
+
+    def _enqueue_requests(
+        self,
+        requests: Sequence[GenerationRequest],
+        queue: deque[GenerationRequest],
+        unfinished: list[GenerationRequest],
+    ) -> None:
+        for request in requests:
+            if request.slot is not None:
+                self._idle.pop(request.slot, None)
+        queue.extend(self._sort_requests(requests))
+        unfinished.extend(requests)
 
     def release_slots(self, slots: Sequence[CacheSlot]) -> None:
         for slot in slots:
@@ -156,7 +187,7 @@ class BatchDecoder:
         self, queue: deque[GenerationRequest], running: list[GenerationRequest], criteria: "StopCriteria"
     ) -> None:
         """Prefill as many waiting requests as there is room for, and choose the first token of each."""
-        if not queue or len(running) > REFILL_SHARE * self.room.rows:
+        if not queue or len(running) > REFILL_SHARE * min(self.room.rows, len(running) + len(queue)):
             return
         admitted = self._take_fitting_requests(queue, running, criteria.sampling)
         try:
@@ -220,28 +251,35 @@ class BatchDecoder:
     def _prefill_group(self, group: list[GenerationRequest], criteria: "StopCriteria") -> None:
         group.sort(key=_get_slot_index)
         slots = [_require_slot(request) for request in group]
-        unread = []
-        for request, slot in zip(group, slots, strict=True):
-            text = request.text
-            used = slot.count_shared_tokens(text)
-            del slot.tokens[used:]
-            unread.append(text[used:])
+        unread = [_take_unread_tokens(request) for request in group]
         self._append_tokens(group, self.forward.feed_slots(slots, unread), criteria)
+
+    def _run_mixed_pass(
+        self, queue: deque[GenerationRequest], running: list[GenerationRequest], criteria: "StopCriteria"
+    ) -> None:
+        """Prefill waiting requests in the pass in which the running ones decode.
+
+        Without recorded steps, what a pass costs besides its tokens is much of a small model's time.
+        """
+        admitted = self._take_fitting_requests(queue, running, criteria.sampling) if queue else []
+        decoding = set(running)
+        running += admitted
+        self._copy_shared_prefixes(admitted)
+        for group in self._group_for_prefill(list(running)):
+            group.sort(key=_get_slot_index)
+            unread = [
+                request.reply[-1:] if request in decoding else _take_unread_tokens(request)
+                for request in group
+            ]
+            logits = self.forward.feed_slots([_require_slot(request) for request in group], unread)
+            self._append_tokens(group, logits, criteria)
+        running[:] = [request for request in running if not request.ended]
 
     # Decode
 
-    def _decode(self, running: list[GenerationRequest], criteria: "StopCriteria") -> None:
-        """Run one step, or several on a GPU; remove the requests that have ended."""
+    def _decode_on_device(self, running: list[GenerationRequest], criteria: "StopCriteria") -> None:
+        """Run several recorded steps; remove the requests that have ended."""
         running.sort(key=_get_slot_index)
-        if self.forward.graphs is None:
-            slots = [_require_slot(request) for request in running]
-            logits = self.forward.feed_slots(slots, [request.reply[-1:] for request in running])
-            self._append_tokens(running, logits, criteria)
-        else:
-            self._decode_on_device(running, criteria)
-        running[:] = [request for request in running if not request.ended]
-
-    def _decode_on_device(self, running: Sequence[GenerationRequest], criteria: "StopCriteria") -> None:
         assert self.forward.graphs is not None
         rows = [
             DecodeRow(_require_slot(request), request.reply[-1], request.key, len(request.reply))
@@ -258,6 +296,7 @@ class BatchDecoder:
                     self._append_token(request, token, log_prob)
                     request.ended = criteria.ends_by_token(request)
         self._finish_requests(running, criteria, len(tokens))
+        running[:] = [request for request in running if not request.ended]
 
     def _append_tokens(
         self, requests: Sequence[GenerationRequest], logits: torch.Tensor, criteria: "StopCriteria"
@@ -317,6 +356,14 @@ class BatchDecoder:
 def _require_slot(request: GenerationRequest) -> CacheSlot:
     assert request.slot is not None
     return request.slot
+
+
+def _take_unread_tokens(request: GenerationRequest) -> list[int]:
+    """Return the tokens that are not in the request's slot, and remove those from it that differ."""
+    slot, text = _require_slot(request), request.text
+    used = slot.count_shared_tokens(text)
+    del slot.tokens[used:]
+    return text[used:]
 
 
 def _get_slot_index(request: GenerationRequest) -> int:

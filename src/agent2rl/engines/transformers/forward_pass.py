@@ -3,12 +3,13 @@
 On CUDA a decode step, from the last token of each row to the choice of the next, is recorded once for each
 batch size as a graph and replayed for the life of the cache: a model of half a billion parameters otherwise
 spends most of a step launching some thousand small kernels. The graph keeps tokens, lengths and choices on
-the device, so that several steps run without the host.
+the device, so that several steps run without the host. Small prefills are recorded, too.
 """
 
 import gc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 from weakref import WeakSet
 
@@ -40,13 +41,17 @@ class ForwardPass:
     def __init__(self, model: LoadedModel) -> None:
         self.model = model
         self.cache = SlotKVCache(model.depth, model.context)
-        self.graphs = DecodeGraphs(self) if can_record_graphs(model) else None
+        self.graphs = RecordedGraphs(self) if can_record_graphs(model) else None
         self.choose_tokens = choose_tokens
         """Chooses the tokens of a recorded step; training puts a compiled one in its place."""
 
     def feed_slots(self, slots: Sequence[CacheSlot], tokens: Sequence[Sequence[int]]) -> Tensor:
         """Append these tokens to the slots, which are in ascending order; return the logits after the last
-        of each, (slots, vocabulary)."""
+        of each, (slots, vocabulary). On a GPU they hold until the next call."""
+        if self.graphs and (logits := self.graphs.prefill(slots, tokens)) is not None:
+            for slot, fed in zip(slots, tokens, strict=True):
+                slot.tokens.extend(fed)
+            return logits
         rows = CachedRows(
             [slot.index for slot in slots],
             [len(slot.tokens) for slot in slots],
@@ -207,23 +212,40 @@ class _RecordedRows:
         return attend_by_flash_kernel(query, key, value, self._bounds, layer)
 
 
-class DecodeGraphs:
-    """Recorded decode steps of all batch sizes that were needed so far."""
+class RecordedGraphs:
+    """Recorded decode steps and prefills of all sizes that were needed so far."""
 
     def __init__(self, forward: ForwardPass) -> None:
         self._forward = forward
         self._graphs: dict[tuple[int, bool], _DecodeGraph] = {}
+        self._prefill_graphs: dict[PrefillSize, _PrefillGraph] = {}
         self._version = -1
         self._pool: Any = None
+        self._weights = sum(weight.numel() for weight in forward.model.network.parameters())
+
+    def prefill(self, slots: Sequence[CacheSlot], tokens: Sequence[Sequence[int]]) -> Tensor | None:
+        """Feed tokens to slots and return the logits after the last of each; None where that is not worth a
+        graph: a large pass keeps the device busy for longer than it takes to launch its kernels."""
+        size = PrefillSize.choose(tokens)
+        if (
+            size is None
+            or size.tokens * self._weights > MAX_RECORDED_WORK
+            or not self._forward.cache.is_filled
+        ):
+            return None
+        self._drop_stale_graphs()
+        graph = self._prefill_graphs.get(size)
+        if graph is None:
+            graph = _PrefillGraph(self._forward, size, self._pool)
+            self._pool = self._pool or graph.graph.pool()
+            self._prefill_graphs[size] = graph
+        return graph.run(slots, tokens)
 
     def decode_steps(
         self, rows: Sequence[DecodeRow], temperature: float, steps: int
     ) -> tuple[list[list[int]], list[list[float]]]:
         """Return the next tokens of each row and their log-probabilities, (steps, rows)."""
-        cache = self._forward.cache
-        if self._version != cache.version:
-            self.clear()
-            self._version = cache.version
+        self._drop_stale_graphs()
         size = next((size for size in BATCH_SIZES if size >= len(rows)), len(rows))
         graph = self._graphs.get((size, temperature > 0))
         if graph is None:
@@ -233,7 +255,13 @@ class DecodeGraphs:
         return graph.run(rows, temperature, steps)
 
     def clear(self) -> None:
-        self._graphs, self._pool = {}, None
+        self._graphs, self._prefill_graphs, self._pool = {}, {}, None
+
+    def _drop_stale_graphs(self) -> None:
+        """Drop all graphs if the cache's memory has moved."""
+        if self._version != self._forward.cache.version:
+            self.clear()
+            self._version = self._forward.cache.version
 
 
 MAX_STEPS = 16
@@ -251,17 +279,7 @@ class _DecodeGraph:
         self._offsets = compute_token_offsets(forward.model.vocabulary, device)
         self._tokens = torch.zeros((MAX_STEPS, size), dtype=torch.long, device=device)
         self._log_probs = torch.zeros((MAX_STEPS, size), device=device)
-        self.graph = torch.cuda.CUDAGraph()
-        self._run_step()  # initialization on first use must not be recorded
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        torch.cuda.synchronize()
-        with torch.cuda.stream(stream):
-            self.graph.capture_begin(pool=pool)
-            try:
-                self._run_step()
-            finally:
-                self.graph.capture_end()
-        torch.cuda.current_stream().wait_stream(stream)
+        self.graph = record_graph(self._run_step, pool)
 
     def _run_step(self) -> None:
         slots, tokens, lengths, keys, steps = self._state
@@ -298,6 +316,124 @@ class _DecodeGraph:
             self.graph.replay()
         tokens = self._tokens[:steps, : len(rows)].tolist()
         return tokens, self._log_probs[:steps, : len(rows)].tolist()
+
+
+def record_graph(run: Callable[[], None], pool: Any) -> torch.cuda.CUDAGraph:
+    """Record what a function does on the device."""
+    graph = torch.cuda.CUDAGraph()
+    run()  # initialization on first use must not be recorded
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        graph.capture_begin(pool=pool)
+        try:
+            run()
+        finally:
+            graph.capture_end()
+    torch.cuda.current_stream().wait_stream(stream)
+    return graph
+
+
+# Recorded prefills
+
+PREFILL_TOKENS = tuple(size for power in range(7, 13) for size in (2**power, 3 * 2 ** (power - 1)))
+PREFILL_ROWS = (16, 64, 160, 320, 640)
+LONGEST_PREFILLS = (64, 256, 1024)
+MAX_RECORDED_WORK = 1 << 40
+"""Tokens times weights of the largest recorded prefill: a few milliseconds of a large GPU."""
+
+
+@dataclass(frozen=True)
+class PrefillSize:
+    """The size of a recorded prefill; a smaller one is filled up."""
+
+    tokens: int
+    rows: int
+    longest: int
+
+    @classmethod
+    def choose(cls, tokens: Sequence[Sequence[int]]) -> "PrefillSize | None":
+        """Return the smallest size that fits; None if none does."""
+        counts = [len(fed) for fed in tokens]
+        needed = (
+            (PREFILL_TOKENS, sum(counts)),
+            (PREFILL_ROWS, len(counts) + 1),
+            (LONGEST_PREFILLS, max(counts)),
+        )
+        sizes = [next((size for size in sizes if size >= least), None) for sizes, least in needed]
+        return None if None in sizes else cls(*(size for size in sizes if size is not None))
+
+
+class _RecordedPrefillRows:
+    """Rows of a recorded prefill, with bounds as tensors."""
+
+    def __init__(self, queries: Tensor, slots: Tensor, used: Tensor, longest: int, columns: int) -> None:
+        self._queries, self._slots, self._used = queries, slots, used
+        self._longest, self._columns = longest, columns
+        self._bounds: FlashBounds | None = None
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, layer: LayerAttention) -> Tensor:
+        if self._bounds is None:
+            offsets = self._slots * (key.stride(0) // key.shape[3])
+            self._bounds = FlashBounds(
+                self._queries.int(),
+                torch.cat([offsets, offsets.new_zeros(1)]).int(),
+                self._used.int(),
+                self._longest,
+                self._columns,
+            )
+        return attend_by_flash_kernel(query, key, value, self._bounds, layer)
+
+
+class _PrefillGraph:
+    def __init__(self, forward: ForwardPass, size: PrefillSize, pool: Any) -> None:
+        self._forward, self._size = forward, size
+        parts = [size.tokens] * 3 + [size.rows + 1] + [size.rows] * 3
+        self._state = torch.zeros(sum(parts), dtype=torch.long, device=forward.model.device)
+        self._parts = torch.split(self._state, parts)
+        self._state.copy_(self._describe_rows([], []))
+        self._logits: Tensor | None = None
+        self.graph = record_graph(self._run_pass, pool)
+
+    def _run_pass(self) -> None:
+        ids, positions, token_slots, queries, slots, used, last = self._parts
+        cache = self._forward.cache
+        cache.start_pass(token_slots, positions)
+        rows = _RecordedPrefillRows(queries, slots, used, self._size.longest, cache.columns)
+        self._logits = self._forward.call_network(ids, positions, rows, cache, last)
+
+    def run(self, slots: Sequence[CacheSlot], tokens: Sequence[Sequence[int]]) -> Tensor:
+        self._state.copy_(self._describe_rows(slots, tokens).pin_memory(), non_blocking=True)
+        self.graph.replay()
+        assert self._logits is not None
+        return self._logits[: len(slots)]
+
+    def _describe_rows(self, slots: Sequence[CacheSlot], tokens: Sequence[Sequence[int]]) -> Tensor:
+        """Return the graph's input. The spare slot takes the tokens that fill it up, one over the other."""
+        size, spare = self._size, self._forward.cache.spare_slot
+        counts = [len(fed) for fed in tokens]
+        ends = list(accumulate(counts, initial=0))
+        filling, empty = size.tokens - ends[-1], size.rows - len(slots) - 1
+        lengths = [len(slot.tokens) for slot in slots]
+        ids = [token for fed in tokens for token in fed]
+        places = [
+            place
+            for length, count in zip(lengths, counts, strict=True)
+            for place in range(length, length + count)
+        ]
+        token_slots = [slot.index for slot, count in zip(slots, counts, strict=True) for _ in range(count)]
+        used = [length + count for length, count in zip(lengths, counts, strict=True)]
+        return torch.tensor(
+            [
+                *(*ids, *[0] * filling),
+                *(*places, *[0] * filling),
+                *(*token_slots, *[spare] * filling),
+                *(*ends, *[size.tokens] * (empty + 1)),
+                *(*(slot.index for slot in slots), *[spare] * (empty + 1)),
+                *(*used, 1, *[0] * empty),
+                *(*(end - 1 for end in ends[1:]), *[0] * (empty + 1)),
+            ]
+        )
 
 
 OUT_OF_MEMORY_MESSAGES = (

@@ -102,6 +102,11 @@ class SlotKVCache(Cache):
         return self._shape.columns
 
     @property
+    def is_filled(self) -> bool:
+        """Whether the memory is allocated: the first pass does that, layer by layer."""
+        return self.layers[-1].keys is not None
+
+    @property
     def spare_slot(self) -> int:
         return self._shape.slots - 1
 
