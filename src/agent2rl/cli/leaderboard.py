@@ -16,7 +16,7 @@ from agent2rl.cli.terminal_output import sanitize_one_line
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import ScoringProtocol
 from agent2rl.record.files import write_atomically
-from agent2rl.report import campaign_tables
+from agent2rl.report import campaign_tables, leaderboard_table
 from agent2rl.run.settings import read_settings
 
 protocol = click.option(
@@ -91,7 +91,7 @@ def leaderboard_command(
         )
     text = _render_text(board, form)
     if output or form in ("csv", "json"):
-        for note in campaign_tables.contamination_notes(board):
+        for note in leaderboard_table.contamination_notes(board):
             click.echo(f"note: {note}", err=True)
     if output:
         write_atomically(output, text)
@@ -114,16 +114,18 @@ def _render_text(board: Leaderboard, form: str) -> str:
         return campaign_tables.render_csv(campaign_tables.build_leaderboard_rows(board))
     if form == "json":
         return board.model_dump_json() + "\n"
-    return campaign_tables.render_html(board) if form == "html" else campaign_tables.render_markdown(board)
+    return (
+        leaderboard_table.render_html(board) if form == "html" else leaderboard_table.render_markdown(board)
+    )
 
 
 def _print_table(board: Leaderboard) -> None:
     table = Table()
-    for name in campaign_tables.list_columns(board):
+    for name in leaderboard_table.list_columns(board):
         table.add_column(escape(name), justify="left" if name == "entry" else "right")
-    for row in campaign_tables.build_rows(board):
+    for row in leaderboard_table.build_rows(board):
         table.add_row(*(escape(sanitize_one_line(cell)) for cell in row))
     console = Console(highlight=False)
     console.print(table)
-    for note in campaign_tables.build_notes(board):
+    for note in leaderboard_table.build_notes(board):
         console.print(escape(sanitize_one_line(note)), style="dim")

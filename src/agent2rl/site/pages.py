@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from agent2rl.report import campaign_tables, formatting, page_templates
+from agent2rl.report import formatting, leaderboard_table, page_templates
 from agent2rl.site.contents import SiteContents
 from agent2rl.site.listing import RunListing
 from agent2rl.site.published_run import PublishedRun
@@ -96,14 +96,14 @@ def _render(template: str, up: str, contents: SiteContents, **values: Any) -> st
 def _create_environment() -> Any:
     filters: dict[str, Callable[..., Any]] = {
         "badges": list_badges,
-        "figure_text": campaign_tables.format_figure,
+        "figure_text": leaderboard_table.format_figure,
         "name": formatting.shorten_name,
-        "rank": campaign_tables.format_rank,
+        "rank": leaderboard_table.format_rank,
         "slug": make_slug,
-        "succeeded": campaign_tables.format_success,
-        "counted": campaign_tables.format_run_count,
+        "succeeded": leaderboard_table.format_success,
+        "counted": leaderboard_table.format_run_count,
         "isolation_of_runs": describe_isolation_of_runs,
-        "notes_of": campaign_tables.build_notes,
+        "notes_of": leaderboard_table.build_notes,
     }
     environment = page_templates.create_environment(filters, FOLDER)
     environment.globals |= {"menus": list_menus}
