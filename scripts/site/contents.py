@@ -32,7 +32,7 @@ from agent2rl.core import (
     tracker,
 )
 from agent2rl.engines import openai_api
-from agent2rl.environments.search.backend_names import KEYS as SEARCH_KEYS
+from agent2rl.environments.search.search_engines import KEYS as SEARCH_KEYS
 from agent2rl.evaluators.published import folder_files
 from agent2rl.gateway import drivers, prices
 from agent2rl.grading import api

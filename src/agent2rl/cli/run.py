@@ -38,7 +38,7 @@ from agent2rl.cli.terminal_output import print_run
 from agent2rl.core.agent import SUBMITTING_AGENT
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import Budget, Clock, KeptWeights, Mode, RequestedLimits, RunSpec
-from agent2rl.environments.search.backend_names import resolve_name
+from agent2rl.environments.search.search_engines import resolve_name
 from agent2rl.evaluators.task_data import read_prompts
 from agent2rl.record.reader import read_run
 from agent2rl.run.agent_network import choose_network_policy

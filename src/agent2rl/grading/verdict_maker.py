@@ -66,7 +66,7 @@ class GradingSetup:
 
 
 class VerdictMaker:
-    """Reach verdicts about submissions. `list_submissions` returns those of the run, to find equal content."""
+    """Reach verdicts about submissions. `list_submissions` returns all of the run, some of them equal."""
 
     def __init__(
         self,

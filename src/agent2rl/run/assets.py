@@ -9,7 +9,7 @@ written here and opened again only by a grading child.
 import importlib
 import importlib.util
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from agent2rl.core.sandbox import Sandbox
 from agent2rl.core.task import DataFolder, Example, Splits, Task
 from agent2rl.grading.base_model import BaseModel, read_base_model
 from agent2rl.grading.file_hashes import FileHashCache
-from agent2rl.grading.fingerprint import Fingerprint
+from agent2rl.grading.fingerprint import SUFFIX, Fingerprint, read_fingerprint
 from agent2rl.grading.freeze import compute_manifest
 from agent2rl.grading.grading_child import EvaluatorFolder, SplitFile
 from agent2rl.grading.worker import ExampleRow
@@ -38,7 +38,6 @@ from agent2rl.run.hub_models import (
     is_hub_name,
     resolve_hub_model,
 )
-from agent2rl.run.sibling_files import load_siblings
 from agent2rl.run.task_data import load_task_data
 from agent2rl.training.demonstrations import format_demonstrations
 
@@ -246,3 +245,59 @@ def write_split_file(examples: Sequence[Example], cache: Path) -> SplitFile:
 
 def _format_examples(examples: Sequence[Example]) -> str:
     return "".join(ExampleRow.from_example(example).model_dump_json() + "\n" for example in examples)
+
+
+# Find the fingerprints that submissions of a run are compared with: those named, and those in the cache.
+
+
+MOST_SIBLINGS = 200
+FOLDER = "siblings"
+
+
+def siblings_folder(cache: Path) -> Path:
+    """Return the folder of the cache whose fingerprints are compared in every run."""
+    return cache / FOLDER
+
+
+def load_siblings(named: Iterable[str], cache: Path, base: BaseModel) -> tuple[Fingerprint, ...]:
+    """Read all fingerprints of models that can be compared with the base, sorted by name.
+
+    One that was named and cannot be compared is an error. The cache may hold those of other families.
+    """
+    found: dict[str, Fingerprint] = {}
+    for path in map(Path, named):
+        sibling = read_fingerprint(path)
+        if not _is_comparable(sibling, base):
+            raise UserError(
+                f"{path} has no matrix in common with the base model: no name with the same shape.",
+                "Leave it out. Siblings have the base model's architecture.",
+            )
+        _add_sibling(found, sibling, path)
+    for path in sorted(siblings_folder(cache).glob(f"*{SUFFIX}")):
+        sibling = read_fingerprint(path)
+        if _is_comparable(sibling, base):
+            _add_sibling(found, sibling, path)
+    if len(found) > MOST_SIBLINGS:
+        raise UserError(
+            f"There are {len(found)} fingerprints to compare with; at most {MOST_SIBLINGS} are possible.",
+            f"Remove some from {siblings_folder(cache)}.",
+        )
+    return tuple(found[name] for name in sorted(found))
+
+
+def _add_sibling(found: dict[str, Fingerprint], sibling: Fingerprint, path: Path) -> None:
+    known = found.setdefault(sibling.name, sibling)
+    if known.sha256 != sibling.sha256:
+        raise UserError(
+            f"{path} is another fingerprint with the name {sibling.name!r}.",
+            "Remove one, or make it again with another --name.",
+        )
+
+
+def _is_comparable(sibling: Fingerprint, base: BaseModel) -> bool:
+    """Return whether it has a matrix of the base model and is not the base model itself."""
+    if sibling.header.weights_sha256 == base.weights_sha256:
+        return False
+    return any(
+        name in base.tensors and base.tensors[name].shape == shape for name, shape in sibling.shapes.items()
+    )
