@@ -50,7 +50,8 @@ from agent2rl.grading.api import create_grading_app
 from agent2rl.grading.base_model import read_base_model
 from agent2rl.grading.grading_child import GradingChild
 from agent2rl.grading.server import serve_on_socket
-from agent2rl.grading.service import GradingService, GradingSetup
+from agent2rl.grading.service import GradingService
+from agent2rl.grading.verdict_maker import GradingSetup
 from agent2rl.models.abacus import Abacus
 from agent2rl.record.recorder import Recorder
 

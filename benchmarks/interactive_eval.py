@@ -67,7 +67,8 @@ from agent2rl.core.records import Limits
 from agent2rl.core.task import Example
 from agent2rl.engines.transformers import TransformersEngine, measure_batch_limits, open_engine
 from agent2rl.engines.transformers.loading import describe_model
-from agent2rl.evaluators.episodes import EpisodePrompt, Episodes, LiveEpisode, ModelPlayer, play_episodes
+from agent2rl.evaluators.episode_prompts import EpisodePrompt
+from agent2rl.evaluators.episodes import Episodes, LiveEpisode, ModelPlayer, play_episodes
 from agent2rl.grading.grading_child import GradingChild
 from agent2rl.run.assets import prepare_model_directory, write_split_file
 from benchmarks.static_eval import SHAPES

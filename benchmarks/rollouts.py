@@ -147,7 +147,7 @@ def open_arena(chosen: argparse.Namespace) -> Iterator[tuple[Any, Any]]:
     from agent2rl.core.task import Example
     from agent2rl.environments.alfworld import AlfworldEnvironment, make_game_finder
     from agent2rl.environments.alfworld.expert import AlfworldExpert
-    from agent2rl.run.training_data import open_training_world
+    from agent2rl.run.task_data import open_training_world
     from agent2rl.training.rollouts import Arena
 
     def build(task: Any, world: Any) -> tuple[Any, Any]:

@@ -39,7 +39,8 @@ from agent2rl.grading.file_hashes import FileHashCache
 from agent2rl.grading.grading_child import GradingChild
 from agent2rl.grading.lineage import trace_lineage
 from agent2rl.grading.server import serve_on_socket
-from agent2rl.grading.service import GradingService, GradingSetup
+from agent2rl.grading.service import GradingService
+from agent2rl.grading.verdict_maker import GradingSetup
 from agent2rl.record.recorder import Recorder
 from agent2rl.run.assets import write_split_file
 

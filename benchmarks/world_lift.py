@@ -50,7 +50,7 @@ from agent2rl.environments.alfworld.environment import STEPS
 from agent2rl.environments.alfworld.expert import AlfworldExpert
 from agent2rl.evaluators.episodes import Episodes
 from agent2rl.run.expert_help import record_demonstrations
-from agent2rl.run.training_data import open_training_world
+from agent2rl.run.task_data import open_training_world
 from agent2rl.tasks import alfworld
 from agent2rl.training import models
 from agent2rl.training.conversations import encode_demonstrations

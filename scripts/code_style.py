@@ -51,8 +51,9 @@ def measure_package(package: Path) -> PackageFacts:
         facts.comment_lines += sum(line.startswith("#") for line in lines)
         facts.code_lines += sum(bool(line) and not line.startswith("#") for line in lines)
         _note_definitions(facts, name, tree)
-        for imported in _imported_modules(tree, name, files):
-            facts.importers.setdefault(imported, set()).add(name)
+        for imported in _imported_modules(tree, files):
+            if imported != name:
+                facts.importers.setdefault(imported, set()).add(name)
     return facts
 
 
@@ -80,14 +81,15 @@ def _counts(node: FunctionNode) -> bool:
     return not decorators & {"property", "cached_property", "functools.cached_property"}
 
 
-def _imported_modules(tree: ast.Module, module: str, known: dict[str, Path]) -> Iterator[str]:
+def _imported_modules(tree: ast.Module, known: dict[str, Path]) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in known)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             for alias in node.names:
-                whole = f"{node.module}.{alias.name}"
-                yield whole if whole in known else node.module if node.module in known else module
+                imported = f"{node.module}.{alias.name}"
+                if imported in known or node.module in known:
+                    yield imported if imported in known else node.module
 
 
 def print_report(facts: PackageFacts, with_names: bool) -> None:

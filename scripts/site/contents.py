@@ -32,11 +32,12 @@ from agent2rl.core import (
     tracker,
 )
 from agent2rl.engines import openai_api
-from agent2rl.environments.search.backend_names import KEYS as SEARCH_KEYS
+from agent2rl.environments.search.search_engines import KEYS as SEARCH_KEYS
 from agent2rl.evaluators.published import folder_files
 from agent2rl.gateway import drivers, prices
 from agent2rl.grading import api
-from agent2rl.grading.lineage import LineageReport, TensorLineage
+from agent2rl.grading.lineage import LineageReport
+from agent2rl.grading.lineage_verdict import TensorLineage
 from agent2rl.grading.rollout_meter import RolloutReport as RolloutsReport
 from agent2rl.record import paths, reader, revisions
 from agent2rl.report.record import RunReport

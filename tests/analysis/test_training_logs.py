@@ -15,9 +15,8 @@ from agent2rl.analysis import training_logs
 from agent2rl.analysis.findings import AttemptFindings, MetricName, PrintedCurve, TrainingCurves
 from agent2rl.analysis.timeline import AgentTimeline
 from agent2rl.analysis.training_logs import READERS, read_trainings
-from agent2rl.analysis.training_logs.metric_names import find_metric
-from agent2rl.analysis.training_logs.tensorboard import read_event_file
-from agent2rl.analysis.training_logs.wandb_offline import read_wandb_file
+from agent2rl.analysis.training_logs.log_reading import find_metric
+from agent2rl.analysis.training_logs.protobuf_logs import read_event_file, read_wandb_file
 from agent2rl.core.events import FileSeen
 from agent2rl.core.grading_records import Submission
 from agent2rl.record.workspace_reader import WorkspaceWatcher

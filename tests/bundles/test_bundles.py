@@ -12,9 +12,8 @@ from agent2rl.bundles.secret_scan import SecretScanner, scan_code
 from agent2rl.bundles.unpacking import open_bundle
 from agent2rl.core.audit_records import Audit
 from agent2rl.core.reproduction import Reproduction
-from agent2rl.record.additions import append_addition, read_additions
 from agent2rl.record.files import sha256_file
-from agent2rl.record.ledger import read_ledger
+from agent2rl.record.ledger import append_addition, read_additions, read_ledger
 from agent2rl.record.paths import RunPaths
 from agent2rl.record.reader import read_run
 from agent2rl.report import run_report

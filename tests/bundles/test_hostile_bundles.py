@@ -19,13 +19,12 @@ from dulwich.pack import write_pack_index_v2
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent2rl.bundles import code_objects
+from agent2rl.bundles import unpacking
 from agent2rl.bundles.archive import MAGIC, InvalidBundle
 from agent2rl.bundles.bundle_record import MOST_FILES, RECORD_NAME, TOTAL_BYTES, BundleRecord, find_name_fault
 from agent2rl.bundles.packing import write_bundle
 from agent2rl.bundles.secret_scan import SecretScanner
-from agent2rl.bundles.unpacking import check_bundle, open_bundle
-from agent2rl.bundles.verification import verify_bundle
+from agent2rl.bundles.unpacking import check_bundle, open_bundle, verify_bundle
 from agent2rl.core.errors import UserError
 from agent2rl.record.paths import RunPaths
 from tests.helpers.bundle_files import (
@@ -406,14 +405,14 @@ def test_code_that_would_inflate_without_end_is_refused(
     parts: BundleParts, refuse: Callable[[bytes], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = bytes(3 << 20)
-    monkeypatch.setattr(code_objects, "OBJECT_BYTES", 1 << 20)
+    monkeypatch.setattr(unpacking, "OBJECT_BYTES", 1 << 20)
     pack, places = make_pack((3, 100, content))
     assert "inflate without end" in refuse(with_pack(parts, pack, make_index(places)))
     pack, places = make_pack((3, 1 << 40, b"x"))
     assert "has 1,099,511,627,776 bytes" in refuse(with_pack(parts, pack, make_index(places)))
     loose = zlib.compress(b"blob 5\0" + content)
     assert "inflate without end" in refuse(parts.with_file("revisions/objects/00/" + "0" * 38, loose).build())
-    monkeypatch.setattr(code_objects, "OBJECTS_BYTES", 3 << 19)
+    monkeypatch.setattr(unpacking, "OBJECTS_BYTES", 3 << 19)
     half = bytes(1 << 20)
     pack, places = make_pack((3, 1 << 20, half), (3, 1 << 20, half))
     assert "inflate without end" in refuse(with_pack(parts, pack, make_index(places)))
@@ -439,8 +438,8 @@ def test_code_that_git_does_not_write_so_is_refused(
 @given(st.lists(st.binary(max_size=3000), max_size=6), st.integers(1, 700))
 def test_the_objects_of_a_pack_are_found_however_their_bytes_come(contents: list[bytes], chunk: int) -> None:
     pack, places = make_pack(*((Blob.type_num, len(content), content) for content in contents))
-    scanner = code_objects.ObjectScanner.for_pack()
+    scanner = unpacking.ObjectScanner.for_pack()
     for begin in range(0, len(pack), chunk):
         scanner.feed(pack[begin : begin + chunk])
     assert scanner.offsets == {*places}
-    assert code_objects.read_index_offsets(make_index(places)) == {*places}
+    assert unpacking.read_index_offsets(make_index(places)) == {*places}

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent2rl.campaign.campaign_file import Experiment, expand_experiments, parse_campaign
-from agent2rl.campaign.fraction import select_fraction
+from agent2rl.campaign.plan import select_fraction
 from agent2rl.core.records import Budget, RunSpec
 from tests.helpers.run_launcher import RunLauncher
 from tests.helpers.small_campaigns import list_runs, write_campaign

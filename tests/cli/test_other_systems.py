@@ -78,7 +78,7 @@ for arguments in commands:
     results[" ".join(arguments)] = [code, out.getvalue(), err.getvalue()]
 
 from pathlib import Path
-from agent2rl.cli.run_digests import list_task_traits
+from agent2rl.cli.leaderboard import list_task_traits
 from agent2rl.cli.view import get_task_level
 from agent2rl.dashboard.server import create_app
 from agent2rl.dashboard.state import Dashboard

@@ -12,8 +12,8 @@ import pytest
 
 from agent2rl.dashboard.rendering import render_time
 from agent2rl.dashboard.run_index import RunIndex
-from agent2rl.record.directory_check import MOST_BYTES
 from agent2rl.record.paths import RunPaths
+from agent2rl.record.untrusted_files import MOST_BYTES
 from agent2rl.report.digests import VERSION, CachedDigest
 from tests.dashboard import example_runs
 from tests.dashboard.conftest import DashboardServer, serve_dashboard

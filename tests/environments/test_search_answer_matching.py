@@ -18,7 +18,7 @@ from agent2rl.environments.search.answer_matching import (
     normalize_text,
     parse_gold_answer,
 )
-from agent2rl.environments.search.quantities import parse_quantity
+from agent2rl.environments.search.answer_values import parse_quantity
 
 LABELLED = Path(__file__).with_name("labelled_search_answers.tsv").read_text(encoding="utf-8")
 PAIRS = [(line + "\t").replace("\\n", "\n").split("\t") for line in LABELLED.split("\n") if line]

@@ -15,15 +15,17 @@ from hypothesis import strategies as st
 
 from agent2rl.core.errors import UserError, WorldError
 from agent2rl.environments.search import LocalCorpus, ReplayBackend, SearchResult
-from agent2rl.environments.search.backend_names import NAMES, open_backend, resolve_name
 from agent2rl.environments.search.backends import PAGE_CHARACTERS
 from agent2rl.environments.search.page_reader import PageReader, ServerAddress, extract_text, is_public
 from agent2rl.environments.search.search_engines import (
     ENGINES,
+    NAMES,
     DdgsBackend,
     EngineBackend,
     RateLimitedRetry,
     make_searxng_engine,
+    open_backend,
+    resolve_name,
 )
 from tests.helpers.web_server import PageRequest, PageResponse, WebServer, make_json_response, serve_pages
 

@@ -24,7 +24,7 @@ from agent2rl.environments.adapters.trl import (
     rows,
 )
 from agent2rl.environments.alfworld.environment import TOOLS
-from agent2rl.evaluators.episodes import extract_action
+from agent2rl.evaluators.episode_prompts import extract_action
 from agent2rl.grading.rollout_meter import RolloutMeter
 from agent2rl.grading.server import serve_on_socket
 from tests.helpers.recorded_meter import open_recorded_meter

@@ -16,7 +16,8 @@ from agent2rl.core.grading_records import EvalSettings
 from agent2rl.core.task import Evaluator
 from agent2rl.engines.scripted import ScriptedEngine
 from agent2rl.engines.transformers import ForkedEngine, open_engine
-from agent2rl.evaluators.episodes import FULL, Episodes, extract_action
+from agent2rl.evaluators.episode_prompts import extract_action
+from agent2rl.evaluators.episodes import FULL, Episodes
 from tests.helpers.stairs_environment import STAIRS_EXAMPLES, STAIRS_PROMPT, StairsEnvironment
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from agent2rl.core.llm import Wire
-from agent2rl.gateway.asgi import BODY_BYTES, BodyMemoryBudget, RequestBody
 from agent2rl.gateway.errors import RequestRefused
 from agent2rl.gateway.gateway import UpstreamTimeouts
+from agent2rl.gateway.in_flight_request import BODY_BYTES, BodyMemoryBudget, RequestBody
 from tests.gateway.fake_provider import (
     MODEL,
     REAL_KEY,

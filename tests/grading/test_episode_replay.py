@@ -18,9 +18,15 @@ from agent2rl.core.environment import EnvironmentStep
 from agent2rl.core.errors import Agent2RLError, Refusal
 from agent2rl.core.task import Example
 from agent2rl.environments.adapters import EpisodeTrace, open_world
-from agent2rl.grading import episode_replay
-from agent2rl.grading.episode_replay import replay_episodes
-from agent2rl.grading.rollout_meter import EpisodeReport, Forged, OutOfOrder, RolloutReport, TooMany
+from agent2rl.grading import rollout_meter
+from agent2rl.grading.rollout_meter import (
+    EpisodeReport,
+    Forged,
+    OutOfOrder,
+    RolloutReport,
+    TooMany,
+    replay_episodes,
+)
 from tests.helpers.recorded_meter import RecordedMeter, open_recorded_meter
 from tests.helpers.small_worlds import STAIRS_WORLD, write_alfworld_data
 
@@ -113,7 +119,7 @@ def test_a_report_of_episodes_with_a_wrong_signature_does_not_count(tmp_path: Pa
 def test_a_full_queue_refuses_and_takes_the_same_report_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(episode_replay, "WAITING_STEPS", 1 + len(CLIMB))
+    monkeypatch.setattr(rollout_meter, "WAITING_STEPS", 1 + len(CLIMB))
     entered, go_on = threading.Event(), threading.Event()
 
     class Waiting:

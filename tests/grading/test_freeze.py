@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from agent2rl.core.errors import MachineError, Refusal
 from agent2rl.core.grading_records import Manifest
 from agent2rl.grading import freeze
-from agent2rl.grading.file_copy import FICLONE
+from agent2rl.grading.file_hashes import FICLONE
 from agent2rl.grading.freeze import (
     DELETE_HINT,
     LARGE_BYTES,

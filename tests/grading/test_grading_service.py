@@ -34,8 +34,9 @@ from agent2rl.grading.base_model import read_base_model
 from agent2rl.grading.grading_child import GradingChild, SplitFile
 from agent2rl.grading.lineage import LineageReport, WeightsOrigin, trace_weights
 from agent2rl.grading.server import serve_on_socket
-from agent2rl.grading.service import GradingService, GradingSetup
+from agent2rl.grading.service import GradingService
 from agent2rl.grading.untrusted_model_files import weights_sha256
+from agent2rl.grading.verdict_maker import GradingSetup
 from agent2rl.grading.verify import verify_run
 from agent2rl.models.abacus import Abacus
 from agent2rl.record.ledger import read_ledger
@@ -320,7 +321,7 @@ def test_a_submission_that_does_not_fit_on_the_disk_is_rejected_with_what_to_del
     for name in ("first", "second"):
         service.submit(write_trained(recorder, name))
     service.submit("output/none")
-    monkeypatch.setattr("agent2rl.grading.service.SPARE_BYTES", 10**18)
+    monkeypatch.setattr("agent2rl.grading.submission_freezer.SPARE_BYTES", 10**18)
     monkeypatch.setattr("agent2rl.grading.freeze.share_blocks", lambda *_: False)
     with connect(service) as client:
         answer = client.post("/submit", json={"model_path": "output/second"}).json()
@@ -334,7 +335,7 @@ def test_an_adapter_whose_merged_weights_do_not_fit_on_the_disk_is_rejected(
     service: GradingService, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write_adapter(recorder, "adapter", outputs=Abacus.base().weight.shape[0])
-    monkeypatch.setattr("agent2rl.grading.service.SPARE_BYTES", 10**18)
+    monkeypatch.setattr("agent2rl.grading.submission_freezer.SPARE_BYTES", 10**18)
     monkeypatch.setattr("agent2rl.grading.freeze.share_blocks", lambda *_: True)  # so the copy itself fits
     refused = service.submit(path)
     assert refused.verdict == "rejected"

@@ -18,7 +18,7 @@ from agent2rl.grading.lineage import LineageReport
 from agent2rl.grading.siblings import compare_with_siblings, trace_origin
 from agent2rl.grading.verify import verify_run
 from agent2rl.record.reader import read_run
-from agent2rl.run.sibling_files import load_siblings
+from agent2rl.run.assets import load_siblings
 from tests.helpers import model_families
 from tests.helpers.model_families import Weights, get_weights
 from tests.helpers.run_launcher import RunLauncher

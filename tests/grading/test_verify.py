@@ -16,9 +16,8 @@ from agent2rl.core.errors import UserError
 from agent2rl.core.reproduction import Reproduction
 from agent2rl.grading.verify import verify_run
 from agent2rl.record import ledger
-from agent2rl.record.additions import append_addition
 from agent2rl.record.files import canonical_json, sha256_text
-from agent2rl.record.ledger import START, LedgerHead
+from agent2rl.record.ledger import START, LedgerHead, append_addition
 from agent2rl.record.paths import RunPaths
 from agent2rl.record.reader import read_claims, read_events, read_run
 from agent2rl.record.revisions import list_revisions

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from agent2rl.core.environment import EnvironmentStep
 from agent2rl.core.task import Example
-from agent2rl.evaluators.episodes import EpisodePrompt
+from agent2rl.evaluators.episode_prompts import EpisodePrompt
 
 MAX_STEPS = 6
 

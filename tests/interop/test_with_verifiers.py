@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from agent2rl.run.training_data import open_training_world
+from agent2rl.run.task_data import open_training_world
 from tests.helpers.run_launcher import RunLauncher
 
 pytestmark = pytest.mark.interop

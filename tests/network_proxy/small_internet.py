@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from agent2rl.core.network import NetworkRequest, parse_network_policy
-from agent2rl.network_proxy.connecting import Streams, UpstreamProxy
+from agent2rl.network_proxy.connections import Streams, UpstreamProxy
 from agent2rl.network_proxy.host_rules import HostRules, PackageMirror
 from agent2rl.network_proxy.request_log import NetworkLimits, RequestLog
 from agent2rl.network_proxy.server import NetworkProxy, serve_network_proxy

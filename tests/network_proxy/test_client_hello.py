@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent2rl.network_proxy.client_hello import ClientHello, NotClientHello, parse_client_hello
+from agent2rl.network_proxy.connections import ClientHello, NotClientHello, parse_client_hello
 from tests.network_proxy.small_internet import make_client_hello
 
 NAME = b"\x00\x00"

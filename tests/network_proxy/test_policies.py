@@ -10,7 +10,7 @@ from agent2rl.core.network import (
     sum_network_requests,
 )
 from agent2rl.core.records import Budget, RunSpec
-from agent2rl.network_proxy.connecting import parse_upstream_proxy
+from agent2rl.network_proxy.connections import parse_upstream_proxy
 from agent2rl.network_proxy.host_rules import (
     HostRules,
     PackageMirror,

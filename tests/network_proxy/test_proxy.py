@@ -8,7 +8,7 @@ import pytest
 
 from agent2rl.core.network import NetworkRequest
 from agent2rl.network_proxy import connections
-from agent2rl.network_proxy.connecting import UpstreamProxy
+from agent2rl.network_proxy.connections import UpstreamProxy
 from agent2rl.network_proxy.host_rules import PackageMirror
 from agent2rl.network_proxy.request_log import NetworkLimits
 from tests.network_proxy.small_internet import (

@@ -19,7 +19,7 @@ from agent2rl.core.task import Example
 from agent2rl.environments.search import LocalCorpus, SearchDocument, SearchEnvironment
 from agent2rl.play.game import HumanGame, find_game_number, list_actions
 from agent2rl.play.terminal import complete_line, play_in_terminal
-from agent2rl.run.training_data import open_training_world
+from agent2rl.run.task_data import open_training_world
 from tests.helpers.run_launcher import RunLauncher
 from tests.helpers.small_campaigns import wait_until
 from tests.helpers.small_worlds import STAIRS_WORLD

@@ -29,7 +29,7 @@ from agent2rl.play.web_app import (
     make_application,
     serve_games,
 )
-from agent2rl.run.training_data import open_training_world
+from agent2rl.run.task_data import open_training_world
 from tests.helpers import webshop_products
 from tests.helpers.run_launcher import RunLauncher
 from tests.helpers.small_worlds import STAIRS_WORLD

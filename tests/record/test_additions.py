@@ -6,8 +6,7 @@ import pytest
 
 from agent2rl.core.errors import UserError
 from agent2rl.core.reproduction import Reproduction
-from agent2rl.record.additions import append_addition, read_additions
-from agent2rl.record.ledger import Ledger
+from agent2rl.record.ledger import Ledger, append_addition, read_additions
 from agent2rl.record.paths import RunPaths
 
 ANSWER = Reproduction(at=1.0, submission=1, revision=1, answer="cannot", reason="no reason")

@@ -13,7 +13,7 @@ from agent2rl.analysis.campaigns.leaderboard import build_leaderboard
 from agent2rl.analysis.campaigns.route_shares import TaskTraits
 from agent2rl.analysis.campaigns.run_digest import RunDigest
 from agent2rl.record.paths import RunPaths
-from agent2rl.report import campaign_page, campaign_tables, digests
+from agent2rl.report import campaign_page, campaign_tables, digests, leaderboard_table
 from agent2rl.report.campaign_page import list_figures
 from agent2rl.report.digests import CachedDigest
 from tests.helpers.run_digests import make_digest, make_digests, make_score_course
@@ -99,7 +99,7 @@ def test_what_others_named_is_text_on_the_page_and_no_formula_in_the_data(tmp_pa
     assert "<script>alert" not in written.read_text()
     assert "\u202e" not in written.read_text()
     assert {row["agent"] for row in read_csv_rows(tmp_path / "leaderboard.csv")} >= {"'=1+1"}
-    for line in campaign_tables.render_markdown(
+    for line in leaderboard_table.render_markdown(
         analyse_digests(make_campaign_digests(driver=HOSTILE)).leaderboard
     ).splitlines():
         assert "<script>" not in line
@@ -113,7 +113,7 @@ def test_runs_that_others_broke_are_counted_apart_and_never_as_zero() -> None:
     assert slow[0].all.excluded == {"rate-limited": 3}
     assert (
         "3 of 27 runs say nothing about their agent and are not counted: 3 rate-limited."
-        in campaign_tables.build_notes(with_them)
+        in leaderboard_table.build_notes(with_them)
     )
 
 
@@ -126,9 +126,9 @@ def test_the_leaderboard_says_how_many_runs_kept_their_mode(tmp_path: Path) -> N
     free = make_digests([3.0] * 5, "f", compliance="free")
     board = build_leaderboard([*oriented, *free])
     assert board.rows[0].all.compliance == {"broken": 1, "kept": 2, "unknown": 1}
-    column = campaign_tables.list_columns(board).index("mode kept")
-    assert [row[column] for row in campaign_tables.build_rows(board)] == ["2 of 4 (1 unknown)", "–"]
-    assert campaign_tables.build_notes(board)[-1] == "1 run broke its mode. It is counted."
+    column = leaderboard_table.list_columns(board).index("mode kept")
+    assert [row[column] for row in leaderboard_table.build_rows(board)] == ["2 of 4 (1 unknown)", "–"]
+    assert leaderboard_table.build_notes(board)[-1] == "1 run broke its mode. It is counted."
     first = campaign_tables.build_leaderboard_rows(board)[0]
     assert (first["mode_kept"], first["mode_broken"], first["mode_unknown"]) == (2, 1, 1)
     page = campaign_page.write(analyse_digests([*oriented, *free]), tmp_path).read_text()
@@ -140,15 +140,15 @@ def test_the_leaderboard_says_how_many_runs_kept_their_mode(tmp_path: Path) -> N
 
 def test_a_leaderboard_of_runs_that_may_train_as_they_like_has_no_such_column() -> None:
     board = build_leaderboard(make_digests([3.0] * 5, compliance="free"))
-    assert "mode kept" not in campaign_tables.list_columns(board)
-    assert len(campaign_tables.list_columns(board)) == len(campaign_tables.build_rows(board)[0])
+    assert "mode kept" not in leaderboard_table.list_columns(board)
+    assert len(leaderboard_table.list_columns(board)) == len(leaderboard_table.build_rows(board)[0])
 
 
 def test_two_runs_are_not_enough_to_say() -> None:
     made = build_leaderboard(make_digests([3.0, 4.0]))
     (row,) = made.rows
     assert row.place.rank == "not enough runs to say"
-    assert campaign_tables.build_rows(made)[0][:3] == ["–", "tester", "+3.50"]
+    assert leaderboard_table.build_rows(made)[0][:3] == ["–", "tester", "+3.50"]
 
 
 def test_drivers_are_compared_within_the_agents_that_both_have() -> None:

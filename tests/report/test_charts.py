@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from agent2rl.report import chart_style, html, run_figures
-from agent2rl.report.chart_data import render_chart_data
+from agent2rl.report.chart_style import render_chart_data
 from agent2rl.report.report_data import ReportData
 from tests.helpers.browser import launch_chromium, open_checked_page
 from tests.report import sample_reports

@@ -8,8 +8,8 @@ from agent2rl.analysis.findings import CumulativeRollouts
 from agent2rl.core.grading_records import ExampleResult, TrajectoryTurn
 from agent2rl.core.records import RolloutCounts
 from agent2rl.report import html
+from agent2rl.report.html import measure_world_results
 from agent2rl.report.report_data import ReportData
-from agent2rl.report.world_results import measure_world_results
 from tests.report import sample_reports
 
 

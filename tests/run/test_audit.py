@@ -24,13 +24,14 @@ from agent2rl.report import run_report, tables
 from agent2rl.run.audit import AuditOptions, _read_reply, _Vote, audit_run
 from agent2rl.run.audit import documents as audit_documents
 from agent2rl.run.audit.documents import AuditDocument, read_documents
-from agent2rl.run.audit.planted_cases import CASES, plant_case
 from agent2rl.run.audit.questions import (
+    CASES,
     AuditQuestion,
     DocumentPart,
     build_question,
     divide_documents,
     parse_reply,
+    plant_case,
 )
 from agent2rl.run.settings import Settings
 from tests.helpers.run_launcher import FinishedRun, RunLauncher

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agent2rl.core.errors import MachineError, UserError
-from agent2rl.grading.service import SPARE_BYTES
+from agent2rl.grading.submission_freezer import SPARE_BYTES
 from agent2rl.models.abacus import Abacus
 from agent2rl.run import machine, model_preflight
 from agent2rl.run.machine import GpuMemory

@@ -2,8 +2,8 @@
 
 from agent2rl.analysis.campaigns.run_digest import RunDigest
 from agent2rl.core.records import Promise
+from agent2rl.site.collected_runs import PageCheck, PageTile, PublishedRun
 from agent2rl.site.listing import REFERENCE_AGENTS, RunChecks, RunListing
-from agent2rl.site.published_run import PageCheck, PageTile, PublishedRun
 from tests.helpers.run_digests import make_digest
 
 PROMISES = (Promise(name="no network", holds=True), Promise(name="no capabilities", holds=True))

@@ -7,9 +7,8 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from agent2rl.site.collected_runs import CollectedRuns, RefusedRun
-from agent2rl.site.contents import SiteContents, build_contents
-from agent2rl.site.pages import make_slug
-from agent2rl.site.writer import MANIFEST, write_site
+from agent2rl.site.rankings import SiteContents, build_contents
+from agent2rl.site.writer import MANIFEST, make_slug, write_site
 from tests.helpers.browser import (
     PHONE_WIDTH,
     find_accessibility_violations,

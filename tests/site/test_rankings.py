@@ -6,10 +6,9 @@ from typing import Any
 import pytest
 
 from agent2rl.core.errors import UserError
-from agent2rl.site.collected_runs import CollectedRuns
-from agent2rl.site.contents import SiteContents, build_contents
+from agent2rl.site.collected_runs import CollectedRuns, PublishedRun
 from agent2rl.site.listing import publish_digest
-from agent2rl.site.published_run import PublishedRun
+from agent2rl.site.rankings import SiteContents, build_contents
 from agent2rl.site.references import read_references
 from tests.helpers.run_digests import make_digest
 from tests.site.sample_runs import make_published_run

@@ -16,7 +16,8 @@ from agent2rl.engines.replay import ReplayEngine as Outputs
 from agent2rl.environments.search import Backend, RecordingBackend, ReplayBackend
 from agent2rl.environments.search.answer_matching import mark_answer, normalize_text, parse_gold_answer
 from agent2rl.environments.search.environment import NOT_FOUND, SearchEnvironment
-from agent2rl.evaluators.episodes import EpisodePrompt, Episodes
+from agent2rl.evaluators.episode_prompts import EpisodePrompt
+from agent2rl.evaluators.episodes import Episodes
 from agent2rl.tasks.deepsearchqa.facts import (
     LINKS,
     FactWorld,

@@ -7,7 +7,7 @@ import pytest
 from agent2rl.core.engine import ChatMessage, Sampling
 from agent2rl.core.errors import UserError
 from agent2rl.environments.adapters import play_expert_episodes
-from agent2rl.evaluators.episodes import extract_action
+from agent2rl.evaluators.episode_prompts import extract_action
 from agent2rl.training import models
 from agent2rl.training.conversations import build_chat, encode_conversations
 from agent2rl.training.progress import TrainingProgress

@@ -15,7 +15,8 @@ from agent2rl.core.task import Example
 from agent2rl.engines.transformers import TransformersEngine, measure_batch_limits
 from agent2rl.engines.transformers.decoding import GenerationRequest
 from agent2rl.engines.transformers.loading import load_model
-from agent2rl.evaluators.episodes import EpisodePrompt, Episodes, extract_action
+from agent2rl.evaluators.episode_prompts import EpisodePrompt, extract_action
+from agent2rl.evaluators.episodes import Episodes
 from agent2rl.training import models
 from agent2rl.training.grpo import GrpoRollout, GrpoSettings, RolloutJob
 from agent2rl.training.policy import build_sequences

@@ -37,7 +37,7 @@ from agent2rl.record.recorder import Recorder
 from agent2rl.record.run_lock import Heartbeat, RunLock
 from agent2rl.run.agent_python import find_agent_python
 from agent2rl.run.assets import load_assets, prepare_model_directory
-from agent2rl.run.run_steps import RunOutcome
+from agent2rl.run.run_outcome import RunOutcome
 from agent2rl.run.workspace import RunTimes, write_first_run_meta
 from agent2rl.tasks.gsm8k.mini import TASK as MINI
 from tests.helpers.crashing_runs import CrashingRun, CrashPoint, find_resume_faults, kill_at_random_times

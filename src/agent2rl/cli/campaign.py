@@ -22,10 +22,9 @@ from agent2rl.campaign.claims_and_sessions import (
 from agent2rl.campaign.experiment_status import ENDINGS, select_failed, select_runnable
 from agent2rl.cli import opened_campaign
 from agent2rl.cli.campaign_table import CampaignDisplay, print_plan, print_statuses
-from agent2rl.cli.leaderboard import include_contaminated, protocol
+from agent2rl.cli.leaderboard import gather_digests, include_contaminated, protocol, select_task_traits
 from agent2rl.cli.opened_campaign import OpenedCampaign, open_campaign, run_campaign
 from agent2rl.cli.options import DurationParam, FractionParam, as_json, runs_dir
-from agent2rl.cli.run_digests import gather_digests, select_task_traits
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import Ending, ScoringProtocol
 from agent2rl.record.paths import RunPaths

@@ -14,9 +14,8 @@ from agent2rl.core.grading_records import SiblingDistance
 from agent2rl.grading.base_model import read_base_model
 from agent2rl.grading.fingerprint import SUFFIX, make_fingerprint, read_fingerprint, write_fingerprint
 from agent2rl.grading.siblings import compare_with_siblings
-from agent2rl.run.assets import get_hash_cache, pin_model_name, prepare_model_directory
+from agent2rl.run.assets import get_hash_cache, pin_model_name, prepare_model_directory, siblings_folder
 from agent2rl.run.settings import Settings, read_settings
-from agent2rl.run.sibling_files import siblings_folder
 
 FILE = click.Path(path_type=Path, dir_okay=False)
 

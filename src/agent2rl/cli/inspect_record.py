@@ -10,10 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from agent2rl.analysis.atif import build_trajectory
-from agent2rl.bundles.unpacking import is_bundle, select_without_report
-from agent2rl.bundles.verification import verify_bundle
-from agent2rl.cli.options import as_json, complete_runs, resolve_run, runs_dir
-from agent2rl.cli.run_argument import open_run, unpack_bundle
+from agent2rl.bundles.unpacking import is_bundle, select_without_report, verify_bundle
+from agent2rl.cli.options import as_json, complete_runs, open_run, resolve_run, runs_dir, unpack_bundle
 from agent2rl.cli.terminal_output import sanitize_lines, sanitize_one_line
 from agent2rl.core.errors import UserError
 from agent2rl.core.self_reports import Transcript, TranscriptStep

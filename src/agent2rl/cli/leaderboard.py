@@ -1,22 +1,27 @@
-"""agent2rl leaderboard"""
+"""agent2rl leaderboard, and the digests of many runs that other commands gather as well"""
 
 from collections.abc import Sequence
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 import click
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
+from agent2rl import registry
 from agent2rl.analysis.campaigns.leaderboard import Leaderboard, build_leaderboard
+from agent2rl.analysis.campaigns.route_shares import TaskTraits
 from agent2rl.analysis.campaigns.run_digest import RunDigest
 from agent2rl.cli.options import ProtocolParam, runs_dir
-from agent2rl.cli.run_digests import gather_digests, require_runs_in
 from agent2rl.cli.terminal_output import sanitize_one_line
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import ScoringProtocol
 from agent2rl.record.files import write_atomically
-from agent2rl.report import campaign_tables
+from agent2rl.record.paths import RunPaths
+from agent2rl.report import campaign_tables, digests, leaderboard_table
 from agent2rl.run.settings import read_settings
 
 protocol = click.option(
@@ -91,7 +96,7 @@ def leaderboard_command(
         )
     text = _render_text(board, form)
     if output or form in ("csv", "json"):
-        for note in campaign_tables.contamination_notes(board):
+        for note in leaderboard_table.contamination_notes(board):
             click.echo(f"note: {note}", err=True)
     if output:
         write_atomically(output, text)
@@ -114,16 +119,67 @@ def _render_text(board: Leaderboard, form: str) -> str:
         return campaign_tables.render_csv(campaign_tables.build_leaderboard_rows(board))
     if form == "json":
         return board.model_dump_json() + "\n"
-    return campaign_tables.render_html(board) if form == "html" else campaign_tables.render_markdown(board)
+    return (
+        leaderboard_table.render_html(board) if form == "html" else leaderboard_table.render_markdown(board)
+    )
 
 
 def _print_table(board: Leaderboard) -> None:
     table = Table()
-    for name in campaign_tables.list_columns(board):
+    for name in leaderboard_table.list_columns(board):
         table.add_column(escape(name), justify="left" if name == "entry" else "right")
-    for row in campaign_tables.build_rows(board):
+    for row in leaderboard_table.build_rows(board):
         table.add_row(*(escape(sanitize_one_line(cell)) for cell in row))
     console = Console(highlight=False)
     console.print(table)
-    for note in campaign_tables.build_notes(board):
+    for note in leaderboard_table.build_notes(board):
         console.print(escape(sanitize_one_line(note)), style="dim")
+
+
+# Gather the digests of many runs and the traits of their tasks, for leaderboards and campaign reports.
+
+
+MINIATURE = "-mini"
+
+
+def require_runs_in(folder: Path) -> list[RunPaths]:
+    """Return all runs in a runs directory; raise UserError if there are none."""
+    runs = digests.runs_below(folder)
+    if not runs:
+        raise UserError(
+            f"There are no runs below {folder}.", "Choose another runs directory with --runs-dir."
+        )
+    return runs
+
+
+def gather_digests(runs: Sequence[RunPaths]) -> digests.GatheredDigests:
+    """Gather digests with a progress bar on stderr, because a run without a cached digest takes a moment."""
+    columns = (TextColumn("reading runs"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        bar = progress.add_task("", total=len(runs))
+        return digests.gather_digests(runs, lambda done: progress.update(bar, completed=done))
+
+
+def select_task_traits(run_digests: Sequence[RunDigest]) -> list[TaskTraits]:
+    """Return the traits of all miniature tasks if any was run, and of all full tasks if any was run."""
+    sizes = {digest.task.endswith(MINIATURE) for digest in run_digests}
+    return [traits for traits in list_task_traits() if traits.task.endswith(MINIATURE) in sizes]
+
+
+@cache
+def list_task_traits() -> list[TaskTraits]:
+    """Return the traits of every registered task that needs no argument."""
+    traits = []
+    for entry in registry.list_entries("tasks"):
+        with suppress(UserError):  # a task that needs an argument, such as a folder
+            task = registry.find_task(entry.name)
+            traits.append(
+                TaskTraits(
+                    task=task.id,
+                    level=task.level,
+                    world=task.world is not None,
+                    judged=task.judged,
+                    judge_offered="judge" in task.proxy_services,
+                )
+            )
+    return traits

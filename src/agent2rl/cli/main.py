@@ -50,7 +50,7 @@ COMMANDS = {
 }
 
 SHARED_MODULES = {
-    "import": "import_task",
+    "import": "export",
     "resume": "run",
     "transcript": "inspect_record",
     "revisions": "inspect_record",

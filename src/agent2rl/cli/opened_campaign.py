@@ -23,14 +23,13 @@ from agent2rl.campaign.campaign_file import (
 )
 from agent2rl.campaign.claims_and_sessions import CampaignSession, ExperimentClaims
 from agent2rl.campaign.experiment_status import ExperimentStatus, RunHistory, find_statuses
-from agent2rl.campaign.fraction import select_fraction
 from agent2rl.campaign.jobs import CampaignJob, EndedJob, JobExecutor, make_jobs, run_jobs
-from agent2rl.campaign.plan import CampaignPlan, CostEstimator, make_plan
+from agent2rl.campaign.plan import CampaignPlan, CostEstimator, make_plan, select_fraction
 from agent2rl.campaign.requirements import count_slots_or_warn, find_missing
 from agent2rl.cli import run as one_run
 from agent2rl.cli.campaign_table import CampaignDisplay, format_cost_lines, print_statuses
+from agent2rl.cli.leaderboard import require_runs_in
 from agent2rl.cli.main import COMMANDS
-from agent2rl.cli.run_digests import require_runs_in
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import RunSpec
 from agent2rl.core.sandbox import AUTO_SANDBOX

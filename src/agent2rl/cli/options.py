@@ -1,4 +1,4 @@
-"""Parameter types and options that several commands share: durations, sizes, directories, --json."""
+"""Parameter types, options and arguments that several commands share: durations, directories, --json, RUN."""
 
 import math
 import re
@@ -9,7 +9,13 @@ from typing import Any
 import click
 
 from agent2rl import registry
-from agent2rl.bundles.unpacking import is_bundle
+from agent2rl.bundles.unpacking import (
+    OpenedBundle,
+    SelectFile,
+    is_bundle,
+    open_bundle,
+    select_without_report_and_weights,
+)
 from agent2rl.core.errors import UserError
 from agent2rl.core.network import normalize_network_policy
 from agent2rl.core.records import PROTOCOLS
@@ -231,3 +237,18 @@ no_report = click.option(
     "--no-report", is_flag=True, help="Do not write a report; `agent2rl report` can do it later."
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+
+
+# The RUN argument of commands that read a run: a run directory, an id, or a bundle.
+#
+# A bundle is unpacked into a temporary folder, which is deleted when the command ends.
+
+
+def open_run(name: str, runs: Path | None) -> RunPaths:
+    """Return the run that an argument refers to, whether a directory or a bundle."""
+    return unpack_bundle(name).paths if is_bundle(name) else resolve_run(name, runs)
+
+
+def unpack_bundle(name: str, select: SelectFile = select_without_report_and_weights) -> OpenedBundle:
+    """Open a bundle until the command ends."""
+    return click.get_current_context().with_resource(open_bundle(Path(name), select))

@@ -15,7 +15,7 @@ from agent2rl.cli.terminal_output import sanitize_lines
 from agent2rl.play import terminal, web_app
 from agent2rl.play.game import HumanGame, find_game_number
 from agent2rl.run.settings import read_settings
-from agent2rl.run.training_data import open_training_world
+from agent2rl.run.task_data import open_training_world
 
 DIRECTORY = click.Path(path_type=Path, file_okay=False, exists=True)
 

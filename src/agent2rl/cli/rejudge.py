@@ -8,8 +8,7 @@ from rich.table import Table
 
 from agent2rl import registry
 from agent2rl.bundles.unpacking import is_bundle
-from agent2rl.cli.options import as_json, complete_runs, judge, runs_dir, sandbox, search
-from agent2rl.cli.run_argument import open_run
+from agent2rl.cli.options import as_json, complete_runs, judge, open_run, runs_dir, sandbox, search
 from agent2rl.cli.terminal_output import sanitize_one_line
 from agent2rl.core.errors import UserError
 from agent2rl.core.grading_records import EvalScore, HeldoutComparison

@@ -5,8 +5,7 @@ from pathlib import Path
 import click
 
 from agent2rl.bundles.unpacking import is_bundle
-from agent2rl.cli.options import as_json, complete_runs, runs_dir
-from agent2rl.cli.run_argument import open_run
+from agent2rl.cli.options import as_json, complete_runs, open_run, runs_dir
 from agent2rl.cli.terminal_output import sanitize_lines
 from agent2rl.report import page_signature, run_report, tables
 from agent2rl.report.report_data import LlmSummary, ReportData

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from agent2rl.cli.options import DurationParam, as_json, complete_names, complete_runs, resolve_run, runs_dir
-from agent2rl.cli.run import stop_on_signals, write_run_report
+from agent2rl.cli.run_and_report import stop_on_signals, write_run_report
 from agent2rl.cli.terminal_output import TerminalProgress, sanitize_lines
 from agent2rl.core.reproduction import Reproduction
 from agent2rl.core.unix import require_linux

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import click
 
-from agent2rl.cli.options import as_json, complete_runs, runs_dir
-from agent2rl.cli.run_argument import open_run
+from agent2rl.cli.options import as_json, complete_runs, open_run, runs_dir
 from agent2rl.cli.terminal_output import print_episode, print_examples, print_run
 from agent2rl.core.errors import UserError
 from agent2rl.core.grading_records import ExampleResult, Split

@@ -11,11 +11,9 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from agent2rl.bundles.unpacking import SUFFIX, OpenedBundle, is_bundle
-from agent2rl.bundles.verification import verify_bundle
+from agent2rl.bundles.unpacking import SUFFIX, OpenedBundle, is_bundle, verify_bundle
 from agent2rl.cli.leaderboard import include_contaminated
-from agent2rl.cli.options import runs_dir
-from agent2rl.cli.run_argument import unpack_bundle
+from agent2rl.cli.options import runs_dir, unpack_bundle
 from agent2rl.cli.terminal_output import sanitize_one_line
 from agent2rl.core.errors import UserError
 from agent2rl.grading.verify import verify_run
@@ -25,8 +23,8 @@ from agent2rl.report.digests import runs_below
 from agent2rl.report.tables import pluralize
 from agent2rl.run.settings import read_settings
 from agent2rl.site.collected_runs import CollectedRuns, FoundRun, RefusedRun, collect_runs
-from agent2rl.site.contents import build_contents
 from agent2rl.site.listing import RunChecks
+from agent2rl.site.rankings import build_contents
 from agent2rl.site.references import read_references
 from agent2rl.site.writer import write_site
 

@@ -10,9 +10,8 @@ import click
 
 from agent2rl import registry
 from agent2rl.bundles.unpacking import is_bundle
-from agent2rl.cli.options import runs_dir
-from agent2rl.cli.run_argument import unpack_bundle
-from agent2rl.cli.run_digests import list_task_traits
+from agent2rl.cli.leaderboard import list_task_traits
+from agent2rl.cli.options import runs_dir, unpack_bundle
 from agent2rl.core.errors import Agent2RLError, UserError
 from agent2rl.dashboard import server
 from agent2rl.dashboard.server import is_loopback

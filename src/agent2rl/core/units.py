@@ -1,4 +1,4 @@
-"""Parse byte sizes and shorten names the way people write them."""
+"""Parse and format byte sizes, and shorten names the way people write them."""
 
 import re
 
@@ -11,6 +11,10 @@ def parse_byte_size(text: str) -> int:
     if not match or float(match[1]) <= 0:
         raise ValueError(f"{text!r} is not a valid size. Write it as 512M, 16G or 1T.")
     return int(float(match[1]) * BYTES[match[2]])
+
+
+def format_size(size: int) -> str:
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
 
 
 PATH = re.compile(r"(^|:)(?:~|\.{0,2})/(?:[^:]*/)?([^/:]+)/?$")

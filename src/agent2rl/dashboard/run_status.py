@@ -14,9 +14,9 @@ from agent2rl.core.record import Record
 from agent2rl.core.records import Ending, LedgerEntry, Mode, ScoringProtocol
 from agent2rl.core.reproduction import ReproductionAnswer
 from agent2rl.record.crash_recovery import measure_union_seconds
-from agent2rl.record.directory_check import find_fault
 from agent2rl.record.paths import RunPaths
 from agent2rl.record.reader import RunView, State, read_results, read_run
+from agent2rl.record.untrusted_files import find_fault
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 LOG_BYTES = 64 << 10

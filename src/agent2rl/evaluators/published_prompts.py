@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from agent2rl.core.engine import Chat, ChatMessage
 from agent2rl.core.grading_records import TrajectoryTurn
 from agent2rl.environments.webshop.pages import ACTIONS_HEADING
-from agent2rl.evaluators.episodes import ANY, EpisodePrompt
+from agent2rl.evaluators.episode_prompts import ANY, EpisodePrompt
 
 # ALFWorld: a text of two examples of the same kind of task, which every model continues
 

@@ -19,19 +19,21 @@ from contextlib import AbstractAsyncContextManager, aclosing
 
 from agent2rl.core.errors import UserError
 from agent2rl.core.llm import LlmExchange, LlmUsage
-from agent2rl.gateway import asgi, errors
-from agent2rl.gateway.asgi import (
+from agent2rl.gateway import errors, in_flight_request
+from agent2rl.gateway.drivers import Driver
+from agent2rl.gateway.errors import RequestRefused, UpstreamFailure
+from agent2rl.gateway.in_flight_request import (
+    JSON_HEADERS,
     Application,
     BodyMemoryBudget,
     ClientDisconnected,
+    FailedRequestLog,
+    InFlightRequest,
     Receive,
     RequestBody,
     Scope,
     Send,
 )
-from agent2rl.gateway.drivers import Driver
-from agent2rl.gateway.errors import RequestRefused, UpstreamFailure
-from agent2rl.gateway.in_flight_request import JSON_HEADERS, FailedRequestLog, InFlightRequest
 from agent2rl.gateway.keys import Key, Redactor, redact_accounts
 from agent2rl.gateway.meter import FailureStreak, UsageCaps, UsageMeter
 from agent2rl.gateway.prices import Prices
@@ -157,7 +159,7 @@ class Gateway:
         if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1003})
         elif self._closed:
-            await asgi.send_response(
+            await in_flight_request.send_response(
                 send, 503, JSON_HEADERS, errors.render_error_body("openai-chat", 503, "The run is over.")
             )
         else:
@@ -171,7 +173,7 @@ class Gateway:
 
     async def _handle_request(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request, from its first byte to its recorded exchange."""
-        headers = asgi.parse_headers(scope)
+        headers = in_flight_request.parse_headers(scope)
         path = scope["raw_path"].decode("ascii", "replace")
         in_flight = InFlightRequest(
             path, guess_wire(path, "anthropic-version" in headers), self._key, self._repeats
@@ -184,12 +186,12 @@ class Gateway:
                 await self._answer_model_list(in_flight, route, send)
             else:
                 request = await self._read_request(in_flight, route, headers, body, receive)
-                await asgi.run_until_disconnect(
+                await in_flight_request.run_until_disconnect(
                     receive, self._forward_request(in_flight, route, request, headers, send)
                 )
         except RequestRefused as error:
             in_flight.record_refusal(error)
-            await asgi.send_response(
+            await in_flight_request.send_response(
                 send,
                 error.status,
                 JSON_HEADERS,
@@ -212,7 +214,7 @@ class Gateway:
                 404, f"This run has no model {route.model!r}.", f"It has {self._driver.model}."
             )
         in_flight.set_outcome("answered", 200)
-        await asgi.send_response(
+        await in_flight_request.send_response(
             send,
             200,
             JSON_HEADERS,
@@ -267,7 +269,7 @@ class Gateway:
             if not in_flight.begun:
                 body = errors.render_error_body(route.wire, failure.status, str(failure))
                 _record_chunk(recorder, body)
-                await asgi.send_response(send, failure.status, JSON_HEADERS, body)
+                await in_flight_request.send_response(send, failure.status, JSON_HEADERS, body)
         finally:
             if recorder:
                 recorder.finish_exchange(
@@ -297,7 +299,7 @@ class Gateway:
         body = redact_accounts(self._key.redact(body) if self._key else body)
         _record_chunk(recorder, body)
         in_flight.set_outcome(answer.outcome or "provider-error", message=extract_error_message(body))
-        await asgi.send_response(send, answer.status, answer.headers, body)
+        await in_flight_request.send_response(send, answer.status, answer.headers, body)
 
     async def _forward_answer(
         self,
@@ -318,9 +320,11 @@ class Gateway:
             if last:
                 events += count.finish()
                 in_flight.finish_answer()
-            await asgi.send_chunk(send, _drop_usage_events(events) if drops_usage else clean, last=last)
+            await in_flight_request.send_chunk(
+                send, _drop_usage_events(events) if drops_usage else clean, last=last
+            )
 
-        await asgi.start_response(send, answer.status, answer.headers)
+        await in_flight_request.start_response(send, answer.status, answer.headers)
         async with aclosing(answer.chunks) as chunks:
             async for chunk in chunks:
                 in_flight.mark_first_byte()

@@ -35,9 +35,9 @@ from pydantic import ValidationError
 from agent2rl.core.engine import CHAT_FORMAT_FILE
 from agent2rl.core.errors import GradingError, MachineError, Refusal
 from agent2rl.core.grading_records import FileHash, Manifest
+from agent2rl.core.units import format_size
 from agent2rl.core.unix import O_CLOEXEC, O_DIRECTORY, O_NOCTTY, O_NOFOLLOW, O_NONBLOCK
-from agent2rl.grading.file_copy import copy_and_hash, share_blocks
-from agent2rl.grading.file_hashes import FileHashCache
+from agent2rl.grading.file_hashes import FileHashCache, copy_and_hash, share_blocks
 from agent2rl.grading.untrusted_model_files import INDEX, SAVE_HINT, SINGLE
 from agent2rl.record.files import sha256_file, sync_directory
 from agent2rl.record.paths import SubmissionPaths
@@ -447,7 +447,3 @@ def _explain_write_errors(target: Path) -> Iterator[None]:
         raise MachineError(
             f"Cannot copy the submission to {target}: {error.strerror}.", "Free some disk space."
         ) from error
-
-
-def format_size(size: int) -> str:
-    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"

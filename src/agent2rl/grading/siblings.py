@@ -26,7 +26,8 @@ from agent2rl.core.errors import GradingError
 from agent2rl.core.grading_records import Likeness, SiblingDistance
 from agent2rl.grading.base_model import BaseModel
 from agent2rl.grading.fingerprint import Fingerprint
-from agent2rl.grading.lineage import MOSTLY, LineageReport, WeightsOrigin, trace_weights
+from agent2rl.grading.lineage import LineageReport, WeightsOrigin, trace_weights
+from agent2rl.grading.lineage_verdict import MOSTLY
 from agent2rl.grading.tensor_comparison import Floats
 from agent2rl.grading.untrusted_model_files import Tensor, read_tensors
 from agent2rl.grading.weight_sketch import (

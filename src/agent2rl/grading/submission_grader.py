@@ -143,6 +143,7 @@ class SubmissionGrader:
 
 # Verdicts.
 
+FAULT = "Internal error of the grading service ({}). Your model is not the cause. Submit again later."
 MESSAGE_CHARACTERS = 4000
 NAME_CHARACTERS = 60
 """Length of an ignored file's name in a message."""

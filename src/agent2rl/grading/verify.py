@@ -18,8 +18,8 @@ from agent2rl.core.grading_records import Manifest, Submission, describe_kept_we
 from agent2rl.core.records import LedgerEntry, Record, RunFiles
 from agent2rl.grading.freeze import compute_manifest
 from agent2rl.record import ledger
-from agent2rl.record.additions import AdditionsReading, read_additions
 from agent2rl.record.files import canonical_json_line, read_regular_file, sha256_beginning, sha256_file
+from agent2rl.record.ledger import AdditionsReading, read_additions
 from agent2rl.record.paths import RunPaths, is_plain_file, list_run_files, uncovered_reasons
 from agent2rl.record.reader import read_events
 from agent2rl.record.revisions import NamedRevision, check_revisions

@@ -9,12 +9,14 @@ import re
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.resources import files
 from pathlib import Path
 from string import Template
 
+import agent2rl
 from agent2rl import __version__, registry
-from agent2rl.core.errors import UserError
+from agent2rl.core.errors import MachineError, UserError
 from agent2rl.core.records import Budget, ExpertHelp, Mode, RunSpec
 from agent2rl.core.sandbox import AUTO_SANDBOX
 from agent2rl.core.task import ExportableEvaluator, Task
@@ -28,10 +30,8 @@ from agent2rl.interop.harbor_task import (
     HarborGrading,
     format_toml,
 )
-from agent2rl.interop.new_folder import create_folder
-from agent2rl.interop.package_copy import copy_package, list_requirements
-from agent2rl.record.files import write_record
-from agent2rl.run import training_data
+from agent2rl.record.files import create_folder, write_record
+from agent2rl.run import task_data
 from agent2rl.run.assets import Assets, load_assets, pin_model_name
 from agent2rl.run.expert_help import choose_expert_help
 from agent2rl.run.private_places import find_private_places
@@ -149,7 +149,7 @@ def _write_agent_side(
     for name in ("data", "code", "output"):
         (workspace / name).mkdir(parents=True)
     data, expert = workspace / "data", spec.expert == "full"
-    training_data.write_training_data(
+    task_data.write_training_data(
         data, task, assets.train, assets.folders, assets.base.templated, expert=expert
     )
     for name, source in assets.folders.items():
@@ -264,3 +264,54 @@ def _describe_task(task: Task, grading: HarborGrading, volume: str) -> dict[str,
 def _render(name: str, values: Mapping[str, str]) -> str:
     template = files("agent2rl.interop").joinpath("harbor_files", name).read_text(encoding="utf-8")
     return Template(template).substitute(values)
+
+
+# Copy this package for a container, and list the packages that it needs there, as they are installed here.
+#
+# A container of an agent gets the package without its tasks, as sandboxes do: the tasks generate or name the
+# evaluation data. Weights of shipped models are left out too, because the base model comes as a volume.
+
+
+PACKAGE = Path(agent2rl.__file__).parent
+LEFT_OUT = ("__pycache__", "*.pyc", "*.safetensors")
+REQUIREMENT = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)[^;]*(?:;\s*(?P<marker>.*))?$")
+EXTRA = re.compile(r"""extra\s*==\s*['"](?P<extra>[^'"]+)['"]""")
+
+
+def copy_package(target: Path, with_tasks: bool) -> None:
+    """Copy the package into a folder of its name below `target`."""
+    shutil.copytree(PACKAGE, target / PACKAGE.name, ignore=shutil.ignore_patterns(*LEFT_OUT))
+    if not with_tasks:
+        tasks = target / PACKAGE.name / "tasks"
+        shutil.rmtree(tasks)
+        tasks.mkdir()
+        shutil.copyfile(PACKAGE / "tasks" / "__init__.py", tasks / "__init__.py")
+
+
+def list_requirements(extras: frozenset[str]) -> list[str]:
+    """Return the package's own requirements and those of its extras, pinned as they are installed."""
+    lines = set()
+    for line in requires("agent2rl") or ():
+        match = REQUIREMENT.match(line)
+        marker = match["marker"] or "" if match else ""
+        extra = EXTRA.search(marker)
+        if match and (extra is None or extra["extra"] in extras):
+            lines.add(_pin_requirement(match["name"], "" if extra else marker))
+    return sorted(lines)
+
+
+def _pin_requirement(name: str, marker: str) -> str:
+    """Pin the installed version, without a local label such as +cpu: no registry has those.
+
+    `marker` says which Pythons need the package: the container's may need it where this one does not.
+    """
+    suffix = f"; {marker}" if marker else ""
+    try:
+        return f"{name}=={version(name).partition('+')[0]}{suffix}"
+    except PackageNotFoundError:
+        if marker:
+            return f"{name}{suffix}"
+        raise MachineError(
+            f"The package {name} is not installed, so its version for the container is not known.",
+            f"Install it: pip install {name}.",
+        ) from None

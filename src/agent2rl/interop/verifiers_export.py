@@ -10,13 +10,12 @@ from agent2rl.core.errors import UserError
 from agent2rl.core.sandbox import AUTO_SANDBOX
 from agent2rl.core.task import ExportableEvaluator, Task
 from agent2rl.evaluators.episodes import Episodes
-from agent2rl.interop.new_folder import create_folder
+from agent2rl.record.files import create_folder
 from agent2rl.run.expert_help import apply_expert_help
 from agent2rl.run.private_places import find_private_places
 from agent2rl.run.sandbox_choice import open_sandbox
 from agent2rl.run.settings import Settings
-from agent2rl.run.task_data import load_task_data
-from agent2rl.run.training_data import write_training_data
+from agent2rl.run.task_data import load_task_data, write_training_data
 from agent2rl.run.workspace import EVAL
 
 

@@ -24,8 +24,10 @@ from pathlib import Path
 
 import h11
 
-from agent2rl.network_proxy.connecting import (
+from agent2rl.network_proxy.connections import (
+    ClientConnection,
     Dial,
+    HostConnection,
     Resolve,
     Streams,
     UpstreamProxy,
@@ -35,7 +37,6 @@ from agent2rl.network_proxy.connecting import (
     open_upstream_tunnel,
     resolve_host,
 )
-from agent2rl.network_proxy.connections import ClientConnection, HostConnection
 from agent2rl.network_proxy.host_rules import PORTS, HostRules, PackageMirror, RequestRefused
 from agent2rl.network_proxy.request_log import ProxiedRequest, RequestLog
 

@@ -25,8 +25,8 @@ from agent2rl.core.records import PythonLock, Record, RolloutCounts, Rollouts, R
 from agent2rl.core.reproduction import Reproduction
 from agent2rl.core.self_reports import AttemptClaims, Transcript
 from agent2rl.record import ledger
-from agent2rl.record.additions import read_additions
 from agent2rl.record.files import read_regular_file
+from agent2rl.record.ledger import read_additions
 from agent2rl.record.paths import RunPaths
 from agent2rl.record.run_lock import is_held
 

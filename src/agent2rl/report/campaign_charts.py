@@ -14,9 +14,9 @@ from agent2rl.analysis.campaigns.route_shares import LEFT_BASE, UNKNOWN, RouteSh
 from agent2rl.analysis.campaigns.scaling import AXES, ScalingCurve
 from agent2rl.core.grading_records import Interval
 from agent2rl.report import chart_style, formatting
-from agent2rl.report.campaign_tables import mark_name
 from agent2rl.report.chart_style import Margins
 from agent2rl.report.formatting import ACCENT, BAD, BASE, CARD, COLOURS, DIM, INK, LINE, SERIES
+from agent2rl.report.leaderboard_table import mark_name
 
 # Rows with intervals: the ranking and the pairwise comparisons.
 

@@ -12,7 +12,14 @@ from matplotlib.figure import Figure
 from agent2rl.analysis.campaigns.campaign_analysis import CampaignAnalysis
 from agent2rl.core.errors import UserError
 from agent2rl.record.files import move_into, write_atomically
-from agent2rl.report import campaign_charts, campaign_tables, chart_style, formatting, page_templates
+from agent2rl.report import (
+    campaign_charts,
+    campaign_tables,
+    chart_style,
+    formatting,
+    leaderboard_table,
+    page_templates,
+)
 from agent2rl.report.chart_style import STYLE
 
 # Figures of the report, each with title, caption and data.
@@ -189,21 +196,21 @@ def render_html(campaign: CampaignAnalysis, drawn: list[CampaignFigure], texts: 
     return page_templates.render_page(
         "campaign.html.jinja",
         {
-            "figure_text": campaign_tables.format_figure,
-            "succeeded": campaign_tables.format_success,
-            "counted": campaign_tables.format_run_count,
-            "kept": campaign_tables.format_compliance,
+            "figure_text": leaderboard_table.format_figure,
+            "succeeded": leaderboard_table.format_success,
+            "counted": leaderboard_table.format_run_count,
+            "kept": leaderboard_table.format_compliance,
             "short_name": formatting.shorten_name,
-            "marked_name": campaign_tables.mark_name,
+            "marked_name": leaderboard_table.mark_name,
         },
         campaign=campaign,
         title=build_title(campaign),
         sentence=sentence(campaign),
         notes=notes(campaign),
-        columns=campaign_tables.list_columns(campaign.leaderboard),
-        rows=campaign_tables.build_rows(campaign.leaderboard),
+        columns=leaderboard_table.list_columns(campaign.leaderboard),
+        rows=leaderboard_table.build_rows(campaign.leaderboard),
         cells=[(row, task, cell) for row in campaign.leaderboard.rows for task, cell in row.by_task.items()],
-        board_notes=campaign_tables.table_notes(campaign.leaderboard),
+        board_notes=leaderboard_table.table_notes(campaign.leaderboard),
         drawn={section: [each for each in drawn if each.section == section] for section in SECTIONS},
         figures=page_templates.inline_figures(texts),
         sections=SECTIONS.items(),
@@ -215,8 +222,8 @@ def render_markdown(campaign: CampaignAnalysis, drawn: list[CampaignFigure]) -> 
         f"# {build_title(campaign)}",
         sentence(campaign),
         *notes(campaign),
-        campaign_tables.render_markdown(
-            campaign.leaderboard, campaign_tables.table_notes(campaign.leaderboard)
+        leaderboard_table.render_markdown(
+            campaign.leaderboard, leaderboard_table.table_notes(campaign.leaderboard)
         ),
     ]
     for each in drawn:
@@ -236,7 +243,7 @@ def sentence(campaign: CampaignAnalysis) -> str:
     if not counted:
         return f"{board.runs} runs, none with a gain yet."
     scope, first = f"{counted} runs of {len(board.tasks)} tasks", board.rows[0]
-    gain = f"{campaign_tables.format_figure(first.place.mean)} points on average over tasks"
+    gain = f"{leaderboard_table.format_figure(first.place.mean)} points on average over tasks"
     if len(board.rows) == 1:
         return f"{scope}: {first.name} gains {gain}."
     if first.place.chances:
@@ -246,7 +253,7 @@ def sentence(campaign: CampaignAnalysis) -> str:
 
 
 def notes(campaign: CampaignAnalysis) -> list[str]:
-    lines = campaign_tables.contamination_notes(campaign.leaderboard)
+    lines = leaderboard_table.contamination_notes(campaign.leaderboard)
     if many := campaign.other_protocol:
         other = "paper" if campaign.protocol == "default" else "default"
         lines.append(f"{many} runs under protocol {other} are left out: their gains are not comparable.")

@@ -18,7 +18,14 @@ from agent2rl.analysis.campaigns.paper_view import MarkedHeatmap, PaperView
 from agent2rl.core.errors import UserError
 from agent2rl.core.record import Record
 from agent2rl.record.files import move_into, write_atomically
-from agent2rl.report import campaign_charts, campaign_page, campaign_tables, chart_style, page_templates
+from agent2rl.report import (
+    campaign_charts,
+    campaign_page,
+    campaign_tables,
+    chart_style,
+    leaderboard_table,
+    page_templates,
+)
 from agent2rl.report.campaign_page import CampaignFigure
 from agent2rl.report.campaign_tables import Table
 from agent2rl.report.formatting import DIM
@@ -197,7 +204,7 @@ def render_html(
         figures=page_templates.inline_figures(texts),
         tasks=campaign.leaderboard.tasks,
         run_counts=campaign_tables.build_run_count_rows(campaign.leaderboard),
-        board_notes=campaign_tables.table_notes(campaign.leaderboard),
+        board_notes=leaderboard_table.table_notes(campaign.leaderboard),
     )
 
 

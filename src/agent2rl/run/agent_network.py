@@ -18,7 +18,7 @@ from agent2rl.core.network import (
 from agent2rl.core.records import RunSpec
 from agent2rl.core.sandbox import ServiceSocket, url_placeholder
 from agent2rl.core.task import Task
-from agent2rl.network_proxy.connecting import parse_upstream_proxy
+from agent2rl.network_proxy.connections import parse_upstream_proxy
 from agent2rl.network_proxy.host_rules import HostRules, parse_mirror
 from agent2rl.network_proxy.request_log import RequestLog
 from agent2rl.network_proxy.server import NetworkProxy, serve_network_proxy

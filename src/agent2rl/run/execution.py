@@ -40,7 +40,7 @@ from agent2rl.run.driver_session import DriverSession
 from agent2rl.run.grading_proxy_setup import GradingProxyOptions, OpenedGradingProxy, open_grading_proxy
 from agent2rl.run.private_places import PrivateSandbox
 from agent2rl.run.recorded_code import CodeReplay
-from agent2rl.run.run_steps import RunOutcome
+from agent2rl.run.run_outcome import RunOutcome
 from agent2rl.run.settings import Settings
 from agent2rl.run.workspace import INSTRUCTIONS_VERSION
 

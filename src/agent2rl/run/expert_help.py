@@ -10,7 +10,7 @@ from agent2rl.core.errors import UserError
 from agent2rl.core.records import ExpertHelp
 from agent2rl.core.task import Example, Splits, Task
 from agent2rl.evaluators.episodes import Episodes
-from agent2rl.run.training_data import open_loaded_world
+from agent2rl.run.task_data import open_loaded_world
 from agent2rl.training.demonstrations import Demonstration, DemonstrationTurn
 
 

@@ -9,8 +9,8 @@ from agent2rl.core.errors import UserError
 from agent2rl.core.llm import LlmUsage
 from agent2rl.core.records import RunSpec
 from agent2rl.core.task import Task
-from agent2rl.environments.search.backend_names import KEYS, KNOWN, is_live, open_backend
 from agent2rl.environments.search.backends import LocalCorpus, RecordingBackend
+from agent2rl.environments.search.search_engines import KEYS, KNOWN, is_live, open_backend
 from agent2rl.grading.grading_proxy import ProxyServices, SearchProxy, serve_grading_proxy
 from agent2rl.record.files import canonical_json
 from agent2rl.run import judges

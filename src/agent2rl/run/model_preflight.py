@@ -13,8 +13,9 @@ from pathlib import Path
 
 from agent2rl.core.errors import MachineError, Refusal, UserError
 from agent2rl.core.records import KeptWeights
-from agent2rl.grading.file_copy import can_share_blocks
-from agent2rl.grading.service import MOST_SUBMISSIONS, SPARE_BYTES
+from agent2rl.grading.file_hashes import can_share_blocks
+from agent2rl.grading.service import MOST_SUBMISSIONS
+from agent2rl.grading.submission_freezer import SPARE_BYTES
 from agent2rl.grading.untrusted_model_files import DTYPE_BYTES, read_tensors
 from agent2rl.run import machine
 from agent2rl.run.assets import (

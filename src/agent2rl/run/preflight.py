@@ -13,8 +13,8 @@ from agent2rl.core.records import Isolation
 from agent2rl.core.sandbox import AUTO_SANDBOX
 from agent2rl.core.task import Example, JointEvaluator, ModelEvaluator, Task
 from agent2rl.core.unix import SYSTEM_NAMES
-from agent2rl.environments.search.backend_names import KEYS as SEARCH_KEYS
-from agent2rl.environments.search.backend_names import KNOWN, open_backend
+from agent2rl.environments.search.search_engines import KEYS as SEARCH_KEYS
+from agent2rl.environments.search.search_engines import KNOWN, open_backend
 from agent2rl.grading.grading_child import GradingChild
 from agent2rl.run import grading_proxy_setup, machine, output_scoring
 from agent2rl.run.agent_python import find_agent_python, require_start_in_sandbox

@@ -17,9 +17,9 @@ from agent2rl.analysis import statistics
 from agent2rl.core.errors import MachineError
 from agent2rl.core.grading_records import EvalResult, EvalScore, HeldoutComparison, Submission
 from agent2rl.core.reproduction import Reproduction
-from agent2rl.record.additions import append_addition, read_additions
 from agent2rl.record.crash_recovery import read_resume_state
 from agent2rl.record.files import remove_tree
+from agent2rl.record.ledger import append_addition, read_additions
 from agent2rl.record.paths import RunPaths
 from agent2rl.record.reader import RunView, read_run
 from agent2rl.record.recorder import Notify

@@ -38,7 +38,7 @@ from agent2rl.core.task import ExportableEvaluator, Task
 from agent2rl.grading.scores_file import SCORES_FILE
 from agent2rl.record.files import remove_tree
 from agent2rl.record.untrusted_files import replace_untrusted_file
-from agent2rl.run import training_data, training_services
+from agent2rl.run import task_data, training_services
 from agent2rl.run.agent_network import render_network_instructions
 from agent2rl.run.agent_python import AgentPython, find_own_python
 from agent2rl.run.assets import Assets, is_directory
@@ -191,7 +191,7 @@ def build_workspace(
     python = python or find_own_python()
     for name in ("data", "code", "output", str(get_model_path(spec).parent)):
         (workspace / name).mkdir(parents=True)
-    training_data.write_training_data(
+    task_data.write_training_data(
         workspace / "data",
         task,
         assets.train,

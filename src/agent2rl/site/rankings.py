@@ -1,4 +1,4 @@
-"""Ranks the runs of a site: all tasks together by protocol, and each setting of a task by itself.
+"""Ranks the runs of a site, for its contents: all tasks together by protocol, and each setting by itself.
 
 Runs whose conditions differ are never in one ranking: protocols have rankings of their own, and a task with
 another profile, expert help, clock, network policy or budget counts as another task.
@@ -19,8 +19,8 @@ from agent2rl.analysis.campaigns.run_digest import RunDigest, group_by
 from agent2rl.core.agent import UNTOUCHED_AGENT
 from agent2rl.core.records import PROTOCOLS, ScoringProtocol
 from agent2rl.report.formatting import format_duration
+from agent2rl.site.collected_runs import CollectedRuns, PublishedRun, RefusedRun
 from agent2rl.site.listing import REFERENCE_AGENTS, RunListing
-from agent2rl.site.published_run import PublishedRun
 from agent2rl.site.references import ReferenceResult, ReferenceRow, list_reference_rows
 
 
@@ -159,3 +159,38 @@ def _average_score(digests: Sequence[RunDigest]) -> float | None:
     known = [score for score in scores if score is not None]
     same_task = len({each.task_setting for each in digests}) == 1
     return fmean(known) if known and len(known) == len(scores) and same_task else None
+
+
+# All that a site shows: the runs, the rankings made of them, and what was refused.
+
+
+@dataclass(frozen=True)
+class SiteContents:
+    title: str
+    runs: tuple[PublishedRun, ...]
+    refused: tuple[RefusedRun, ...]
+    by_protocol: tuple[SiteRanking, ...]
+    by_setting: tuple[SiteRanking, ...]
+    """A ranking for each task and the conditions that its runs share."""
+
+    @property
+    def listings(self) -> tuple[RunListing, ...]:
+        return tuple(run.listing for run in self.runs)
+
+
+def build_contents(
+    collected: CollectedRuns,
+    title: str = "Leaderboard",
+    named_models: Sequence[str] = (),
+    results: Sequence[ReferenceResult] = (),
+    include_contaminated: bool = False,
+) -> SiteContents:
+    """Rank the runs. `named_models` are references that runs measured, `results` those from a file."""
+    runs = separate_budgets(collected.runs)
+    return SiteContents(
+        title=title,
+        runs=runs,
+        refused=collected.refused,
+        by_protocol=tuple(rank_by_protocol(runs, named_models, include_contaminated)),
+        by_setting=tuple(rank_settings(runs, named_models, results, include_contaminated)),
+    )

@@ -22,14 +22,15 @@ from pydantic import JsonValue
 from agent2rl.core.errors import UserError
 from agent2rl.core.task import DataFolder, Example, PublishedProfile, Splits, Task
 from agent2rl.evaluators.published.contract import BenchmarkConfig
-from agent2rl.evaluators.published.data_scripts import DATA_MODULE, make_data_script
 from agent2rl.evaluators.published.folder_files import (
+    DATA_MODULE,
     TEST,
     TRAIN,
     find_exposed_files,
     hash_folder_files,
     list_config_sources,
     list_folder_files,
+    make_data_script,
     parse_python,
     read_benchmark_config,
     read_published_rows,

@@ -18,12 +18,13 @@ from agent2rl.core.engine import Sampling
 from agent2rl.core.errors import UserError
 from agent2rl.core.task import Example, PublishedProfile, Splits, Task
 from agent2rl.evaluators.published.answer_scorer import EvalFile, PublishedSingleTurn
-from agent2rl.evaluators.published.data_scripts import DATA_PROGRAM, make_data_script
 from agent2rl.evaluators.published.folder_files import (
+    DATA_PROGRAM,
     TRAIN,
     find_exposed_files,
     hash_folder_files,
     list_folder_files,
+    make_data_script,
     read_published_rows,
     read_task_config,
     require_exposed_files,

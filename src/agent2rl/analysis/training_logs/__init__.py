@@ -21,11 +21,14 @@ from agent2rl.analysis.findings import (
 )
 from agent2rl.analysis.logs import thin_points
 from agent2rl.analysis.timeline import AgentTimeline
-from agent2rl.analysis.training_logs import json_lines, tensorboard, trainer_state, wandb_offline
-from agent2rl.analysis.training_logs.log_reading import FILE_BYTES, LogReader, LogReading, LogRow
-from agent2rl.analysis.training_logs.metric_names import (
+from agent2rl.analysis.training_logs import json_logs, protobuf_logs
+from agent2rl.analysis.training_logs.log_reading import (
+    FILE_BYTES,
     STEP_SECONDS,
     TOKENS_TOTAL,
+    LogReader,
+    LogReading,
+    LogRow,
     find_metric,
     strip_prefix,
 )
@@ -33,10 +36,10 @@ from agent2rl.core.grading_records import Submission
 from agent2rl.record.untrusted_files import read_untrusted_file, sanitize_line
 
 READERS: tuple[LogReader, ...] = (
-    trainer_state.READER,
-    json_lines.READER,
-    tensorboard.READER,
-    wandb_offline.READER,
+    json_logs.TRAINER_STATE,
+    json_logs.JSON_LINES,
+    protobuf_logs.TENSORBOARD,
+    protobuf_logs.WANDB_OFFLINE,
 )
 MOST_FILES, TOTAL_BYTES = 64, 128 << 20
 """Limits on what is read of a run."""

@@ -7,7 +7,7 @@
 
 A `Backend` does the searching: `LocalCorpus` for documents, `search_engines` for live engines, `ProxyBackend`
 for searches through the harness, `RecordingBackend` and `ReplayBackend` for reproducible searches;
-`backend_names` opens one by its name. `answer_matching` scores answers without a judge, `actions` parses the
+`search_engines` opens one by its name. `answer_matching` scores answers without a judge, `actions` parses the
 action out of a model's reply. Not covered: prompts, judges.
 """
 

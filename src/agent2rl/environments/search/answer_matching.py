@@ -5,7 +5,7 @@
 
 Two items are the same if they agree without case, accents, articles, punctuation, titles and legal forms of
 companies, as numbers or as dates, or if one only adds a middle initial or something in brackets. States and
-countries have other names (`place_names`). Nothing else is guessed: a misspelling, a translation or another
+countries have other names (`answer_values`). Nothing else is guessed: a misspelling, a translation or another
 name is right only as an alias of the gold answer. An empty answer is never correct. This module is here and
 not with the evaluators because the environment computes rewards with it.
 
@@ -21,8 +21,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
 
-from agent2rl.environments.search.place_names import OTHER_NAMES, STATE_CODES, STATES
-from agent2rl.environments.search.quantities import Date, Quantity, parse_dates, parse_quantity
+from agent2rl.environments.search.answer_values import (
+    OTHER_NAMES,
+    STATE_CODES,
+    STATES,
+    Date,
+    Quantity,
+    parse_dates,
+    parse_quantity,
+)
 
 # Splitting lists
 

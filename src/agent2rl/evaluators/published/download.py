@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from agent2rl.evaluators.published.contract import BENCHMARKS, BenchmarkConfig, install_contract
-from agent2rl.evaluators.published.data_scripts import DATA_PROGRAM
+from agent2rl.evaluators.published.folder_files import DATA_PROGRAM
 
 
 def main(name: str, script: str) -> None:

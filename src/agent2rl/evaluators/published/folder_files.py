@@ -1,4 +1,7 @@
-"""Read published task folders on the host, without running their code."""
+"""Read published task folders on the host, without running their code.
+
+A folder's data script is run by `download.py`, in a sandbox.
+"""
 
 import ast
 import hashlib
@@ -6,6 +9,7 @@ import json
 import os
 import re
 import shutil
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -15,7 +19,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from agent2rl.core.errors import UserError
-from agent2rl.core.task import Example
+from agent2rl.core.task import DataScript, Example
 from agent2rl.evaluators.published.contract import BenchmarkConfig
 
 TRAIN, TEST = "train.jsonl", "test.jsonl"
@@ -264,3 +268,25 @@ def _rank_question(question: str) -> str:
 def is_training_row(example: Example) -> bool:
     """Return whether the agent has this row: it was not split off."""
     return f"-{HIDDEN}-" not in example.id
+
+
+# Describe how a folder's data script is run. `download.py` is the program that runs it, in a sandbox.
+
+
+DATA_MODULE, DATA_PROGRAM = "data.py", "download_data.py"
+
+
+def make_data_script(folder: Path, files: Sequence[Path], name: str) -> DataScript | None:
+    """Return the folder's data script; None if it has none, or if its data are there already."""
+    data = folder / "data"
+    filled = (data / TRAIN).is_file() if name == DATA_PROGRAM else data.is_dir() and any(data.iterdir())
+    if filled or folder / name not in files:
+        return None
+    return DataScript(
+        argv=(sys.executable, "-m", "agent2rl.evaluators.published.download", folder.name, name),
+        folder=folder,
+        files=tuple(files),
+        sha256=hash_folder_files(folder, files),
+        output=f"{folder.name}/data",
+        name=name,
+    )

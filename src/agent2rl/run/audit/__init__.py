@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from agent2rl.core.audit_records import Audit, AuditedDocument, AuditFlag, AuditQuote, FlagKind
 from agent2rl.core.engine import Chat, Engine, Sampling
 from agent2rl.core.errors import Agent2RLError
-from agent2rl.record.additions import append_addition, require_additions_intact
-from agent2rl.record.ledger import read_ledger
+from agent2rl.record.ledger import append_addition, read_ledger, require_additions_intact
 from agent2rl.record.paths import RunPaths
 from agent2rl.record.reader import read_finished_run
 from agent2rl.record.run_lock import RunLock

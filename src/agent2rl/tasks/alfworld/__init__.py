@@ -23,7 +23,8 @@ from agent2rl.core.errors import UserError
 from agent2rl.core.task import Example, Splits, Task
 from agent2rl.environments.alfworld import AlfworldEpisode, AlfworldGame
 from agent2rl.environments.alfworld.environment import GAME_FILE, GAMES, STEPS, AlfworldEnvironment
-from agent2rl.evaluators.episodes import EpisodePrompt, Episodes
+from agent2rl.evaluators.episode_prompts import EpisodePrompt
+from agent2rl.evaluators.episodes import Episodes
 from agent2rl.evaluators.task_data import fetch_archive, read_prompts
 from agent2rl.tasks.alfworld.paper import PAPER
 

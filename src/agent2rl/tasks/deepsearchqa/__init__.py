@@ -25,7 +25,8 @@ from agent2rl.environments.search.answer_matching import (
 )
 from agent2rl.environments.search.environment import STEPS, make_graded_environment
 from agent2rl.evaluators import task_data
-from agent2rl.evaluators.episodes import EpisodePrompt, Episodes
+from agent2rl.evaluators.episode_prompts import EpisodePrompt
+from agent2rl.evaluators.episodes import Episodes
 from agent2rl.evaluators.search_grading import settle_searches
 from agent2rl.evaluators.task_data import read_prompts, split_halves
 from agent2rl.tasks.deepsearchqa.paper import build_profile

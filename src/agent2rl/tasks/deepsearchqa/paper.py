@@ -17,7 +17,8 @@ from agent2rl.core.errors import UserError
 from agent2rl.core.task import Example, PublishedProfile, Splits
 from agent2rl.environments.search.answer_matching import MATCHER
 from agent2rl.environments.search.environment import SNIPPETS, make_graded_environment
-from agent2rl.evaluators.episodes import Episodes, ForcedAction
+from agent2rl.evaluators.episode_prompts import ForcedAction
+from agent2rl.evaluators.episodes import Episodes
 from agent2rl.evaluators.published_prompts import ThoughtPrompt, extract_labelled_action
 from agent2rl.evaluators.search_grading import settle_published_searches
 

@@ -34,7 +34,8 @@ from agent2rl.environments.webshop.product import (
 )
 from agent2rl.environments.webshop.reward import get_noun_tagger
 from agent2rl.environments.webshop.shop import TEST, TRAIN, Kind, build_goals
-from agent2rl.evaluators.episodes import EpisodePrompt, Episodes
+from agent2rl.evaluators.episode_prompts import EpisodePrompt
+from agent2rl.evaluators.episodes import Episodes
 from agent2rl.evaluators.task_data import read_prompts
 from agent2rl.tasks.webshop.paper import build_profile
 

@@ -1,6 +1,7 @@
-"""JSON lines: an object for each step, such as the progress of our own recipes.
+"""Training logs in JSON: JSON lines, and the `trainer_state.json` of transformers and TRL.
 
-An object needs a step and a known metric. Objects in it are read too, as `outer/inner`.
+JSON lines have an object for each step, such as the progress of our own recipes. An object needs a step
+and a known metric. Objects in it are read too, as `outer/inner`.
 """
 
 import json
@@ -11,10 +12,10 @@ from agent2rl.analysis.training_logs.log_reading import (
     LogReader,
     LogReading,
     LogRow,
+    is_known,
     parse_number,
     parse_time,
 )
-from agent2rl.analysis.training_logs.metric_names import is_known
 
 STEPS = ("step", "global_step", "train/global_step", "_step", "training_step", "iteration", "iter", "update")
 TIMES = ("time", "timestamp", "_timestamp", "wall_time")
@@ -67,4 +68,28 @@ def _list_values(record: Mapping[str, object], prefix: str, depth: int) -> Itera
             yield key, parse_number(value)
 
 
-READER = LogReader("json-lines", lambda name: name.endswith(".jsonl"), read_json_lines)
+JSON_LINES = LogReader("json-lines", lambda name: name.endswith(".jsonl"), read_json_lines)
+
+
+# `trainer_state.json` of transformers and TRL: the log is in `log_history`.
+
+
+SUMMARY = "train_runtime"
+"""An entry with this summarises the training."""
+
+
+def read_trainer_state(content: bytes) -> LogReading:
+    try:
+        state = json.loads(content)
+    except (ValueError, RecursionError):
+        return LogReading(problem="it is not valid JSON")
+    history = state.get("log_history") if isinstance(state, dict) else None
+    if not isinstance(history, list):
+        return LogReading(problem="it has no log_history")
+    entries = [entry for entry in history[:MOST_ROWS] if isinstance(entry, dict) and SUMMARY not in entry]
+    return LogReading(tuple(row for entry in entries if (row := make_row(entry))))
+
+
+TRAINER_STATE = LogReader(
+    "trainer-state", lambda name: name.endswith("trainer_state.json"), read_trainer_state
+)
