@@ -385,6 +385,10 @@ def test_log_probabilities_are_those_of_the_network(model: LoadedModel, engine: 
         assert value == pytest.approx(expected, abs=1e-3)
 
 
+LIVELY = Sampling(max_tokens=30, temperature=1.0, stop=("a", "e", "5"))
+"""Replies of different lengths."""
+
+
 def talk(engine: TransformersEngine, tokens: int, seed: int = 0) -> tuple[list[dict[str, Completion]], int]:
     """Eight conversations over five turns, some of which rest; what was said, and the tokens read for it."""
     read = 0
@@ -417,6 +421,83 @@ def test_conversations_say_the_same_whatever_is_kept_and_read_less_the_more_is(m
     assert least < more < most
     with roomy(model, rows=2, read=40) as engine:
         assert talk(engine, 300)[0] == everything
+
+
+def build_message(name: str, turn: int) -> Chat:
+    dice = random.Random(f"{name}:{turn}")
+    return (ChatMessage("user", " ".join(dice.choices(WORDS, k=dice.randint(1, 30)))),)
+
+
+def converse_together(engine: TransformersEngine, lengths: dict[str, int]) -> dict[str, list[Completion]]:
+    """Conversations of so many turns, which wait for each other after each turn."""
+    talks, said = (
+        CachedConversations(engine, engine.limits.tokens),
+        {name: list[Completion]() for name in lengths},
+    )
+    for turn in range(max(lengths.values())):
+        new = {name: build_message(name, turn) for name, length in lengths.items() if turn < length}
+        for name, reply in talks.extend(new, LIVELY).items():
+            said[name].append(reply)
+    return said
+
+
+def converse_alone(engine: TransformersEngine, lengths: dict[str, int]) -> dict[str, list[Completion]]:
+    """The same conversations, of which none waits for another."""
+    talks, said = (
+        CachedConversations(engine, engine.limits.tokens),
+        {name: list[Completion]() for name in lengths},
+    )
+
+    def answer(name: str, reply: Completion) -> Chat:
+        said[name].append(reply)
+        return build_message(name, len(said[name])) if len(said[name]) < lengths[name] else ()
+
+    talks.play({name: build_message(name, 0) for name in lengths}, answer, LIVELY)
+    assert not talks.chats
+    return said
+
+
+def count_passes(engine: TransformersEngine, action: Callable[[], object]) -> int:
+    passes = 0
+
+    def count(*_: object) -> None:
+        nonlocal passes
+        passes += 1
+
+    hook = engine.model.network.get_input_embeddings().register_forward_pre_hook(count)
+    action()
+    hook.remove()
+    return passes
+
+
+def test_conversations_that_do_not_wait_for_each_other_say_the_same_in_fewer_passes(
+    model: LoadedModel,
+) -> None:
+    lengths = dict(zip("abcdefgh", (3, 1, 7, 5, 5, 2, 6, 4), strict=True))
+    with roomy(model) as engine:
+        together = converse_together(engine, lengths)
+        assert converse_alone(engine, lengths) == together
+        fewer = count_passes(engine, lambda: converse_alone(engine, lengths))
+        assert fewer < count_passes(engine, lambda: converse_together(engine, lengths))
+    for room in ({"rows": 2}, {"read": 40}, {"tokens": 900}):
+        with roomy(model, **room) as engine:
+            assert converse_alone(engine, lengths) == together
+
+
+def test_a_conversation_that_outgrows_the_context_ends_and_the_others_go_on(model: LoadedModel) -> None:
+    endless = ChatMessage("user", "and then? " * 20)
+    with roomy(model) as engine:
+        said: dict[str, list[Completion]] = {"a": [], "b": []}
+
+        def answer(name: str, reply: Completion) -> Chat:
+            said[name].append(reply)
+            return () if reply.full or (name == "b" and len(said["b"]) == 3) else (endless,)
+
+        talks = CachedConversations(engine, engine.limits.tokens)
+        talks.play({"a": (endless,), "b": (endless,)}, answer, LIVELY)
+    assert said["a"][-1].full
+    assert not said["a"][-2].full
+    assert len(said["b"]) == 3 < len(said["a"])
 
 
 def test_new_conversations_take_the_place_of_ended_ones_without_moving_the_cache(model: LoadedModel) -> None:
