@@ -27,6 +27,7 @@ from agent2rl.grading.rollout_meter import (
     TooMany,
     replay_episodes,
 )
+from agent2rl.run.training_data import open_training_world
 from tests.helpers.recorded_meter import RecordedMeter, open_recorded_meter
 from tests.helpers.small_worlds import STAIRS_WORLD, write_alfworld_data
 
@@ -88,6 +89,28 @@ def test_episodes_of_a_world_that_cannot_be_replayed_stay_claims(tmp_path: Path)
         totals = one.meter.close()
         assert totals.unverified == totals.claimed
         assert totals.witnessed.episodes == 0
+
+
+@pytest.mark.parametrize("task", ["alfworld-mini", "webshop-mini", "deepsearchqa-mini"])
+def test_what_an_expert_wins_in_a_shipped_world_is_replayed_with_the_same_rewards(task: str) -> None:
+    with open_training_world(task, None) as (_, world):
+        assert world.expert is not None
+        environment, expert = world.environment(), world.expert()
+        traces = []
+        for game in world.games[:12]:
+            step, actions, reward = environment.reset(game), list[str](), 0.0
+            while not step.done:
+                actions.append(expert.act(step.observation))
+                step = environment.step(actions[-1])
+                reward = max(reward, step.reward)
+            traces.append(EpisodeTrace(game.id, tuple(actions), reward, step.won))
+        environment.close()
+        assert world.replayable
+        outcome = replay_episodes(world, traces)
+        assert outcome.replayed.episodes == len(traces), outcome.detail
+        assert outcome.replayed.successes > 6
+        wrong = [replace(trace, reward=trace.reward / 2 + 0.25, won=not trace.won) for trace in traces]
+        assert replay_episodes(world, wrong).refuted.episodes == len(traces)
 
 
 def test_only_claimed_episodes_can_be_proved_and_each_once(tmp_path: Path) -> None:

@@ -262,6 +262,7 @@ def open_world(data: Path) -> World:
         expert=(lambda: RecitingExpert(walkthroughs)) if walkthroughs else None,
         tools=TOOLS,
         slow=not (data / CORPUS_FOLDER).is_dir(),
+        replayable=(data / CORPUS_FOLDER).is_dir(),
     )
 
 

@@ -50,6 +50,10 @@ SHOP = "shop"
 STEPS = 15
 """Default step limit of an episode; actions without effect count. An example's `steps` overrides it."""
 
+MOST_REPLAYED_BYTES = 32 << 20
+"""Episodes in larger shops are not replayed: the harness would have to load the shop too. The official shop
+of 1,000 products has 5 MB."""
+
 Find = Callable[[Example], Shop]
 """Returns the shop of an example."""
 
@@ -153,4 +157,9 @@ def open_world(data: Path) -> World:
         environment=lambda: WebshopEnvironment(lambda _: load_shop(shop)),
         expert=WebshopExpert,
         tools=TOOLS,
+        replayable=_count_bytes(shop) <= MOST_REPLAYED_BYTES,
     )
+
+
+def _count_bytes(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.iterdir()) if folder.is_dir() else 0
