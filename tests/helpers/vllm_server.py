@@ -1,7 +1,8 @@
 """vLLM's own OpenAI-compatible server on a CPU, with a model whose replies are known.
 
 The weights of the model, a Llama, are written by hand: each reply is one token, and the token before it
-decides which. The chat template ends with a token for the turn of the conversation, or for a judge's question.
+decides which. The chat template ends with a token for the turn of the conversation, or for a judge's
+question.
 """
 
 import json
