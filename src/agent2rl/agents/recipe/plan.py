@@ -18,7 +18,7 @@ LONG_SECONDS = 300.0
 TRAINING_TO_COST = 3.0
 """A later round trains this many times as long as everything else in it takes, if there is time; the last
 one at least as long."""
-HALFWAY_SHARE = 0.05
+HALFWAY_SHARE = 0.03
 """GRPO submits halfway only if that takes no larger share of the remaining time."""
 TARGET_GRPO_STEPS = 40
 """Desired GRPO steps of a round, if that leaves a step enough questions. A round of questions with fewer
