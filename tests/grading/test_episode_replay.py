@@ -27,7 +27,7 @@ from agent2rl.grading.rollout_meter import (
     TooMany,
     replay_episodes,
 )
-from agent2rl.run.training_data import open_training_world
+from agent2rl.run.task_data import open_training_world
 from tests.helpers.recorded_meter import RecordedMeter, open_recorded_meter
 from tests.helpers.small_worlds import STAIRS_WORLD, write_alfworld_data
 
