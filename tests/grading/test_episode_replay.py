@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -95,9 +96,9 @@ def test_episodes_of_a_world_that_cannot_be_replayed_stay_claims(tmp_path: Path)
 def test_what_an_expert_wins_in_a_shipped_world_is_replayed_with_the_same_rewards(task: str) -> None:
     with open_training_world(task, None) as (_, world):
         assert world.expert is not None
-        environment, expert = world.environment(), world.expert()
-        traces = []
+        environment, traces = world.environment(), []
         for game in world.games[:12]:
+            expert = world.expert()
             step, actions, reward = environment.reset(game), list[str](), 0.0
             while not step.done:
                 actions.append(expert.act(step.observation))
@@ -139,10 +140,13 @@ def test_a_report_of_episodes_with_a_wrong_signature_does_not_count(tmp_path: Pa
             one.meter.accept_episodes(right.model_copy(update={"episodes": right.episodes * 2}))
 
 
+@pytest.mark.parametrize(
+    ("limit", "value"), [("WAITING_STEPS", 1 + len(CLIMB)), ("WAITING_CHARACTERS", sum(map(len, CLIMB)))]
+)
 def test_a_full_queue_refuses_and_takes_the_same_report_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    limit: str, value: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rollout_meter, "WAITING_STEPS", 1 + len(CLIMB))
+    monkeypatch.setattr(rollout_meter, limit, value)
     entered, go_on = threading.Event(), threading.Event()
 
     class Waiting:
@@ -165,6 +169,35 @@ def test_a_full_queue_refuses_and_takes_the_same_report_later(
             one.meter.accept_episodes(one.report_traces(3, [WON]))
         go_on.set()
         assert one.meter.close().replayed.episodes == 2
+
+
+def test_what_is_not_replayed_soon_after_the_end_stays_claimed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rollout_meter, "CLOSE_SECONDS", 0.3)
+    entered, closing = threading.Event(), threading.Event()
+
+    class Slow:
+        def __init__(self) -> None:
+            self.inner = STAIRS.environment()
+            self.step, self.close = self.inner.step, self.inner.close
+
+        def reset(self, example: Example) -> EnvironmentStep:
+            entered.set()
+            assert closing.wait(60)
+            end = time.monotonic() + 0.4
+            while time.monotonic() < end:
+                time.sleep(0.01)
+            return self.inner.reset(example)
+
+    with open_recorded_meter(tmp_path) as one:
+        one.meter.replay_in(replace(STAIRS, environment=Slow), fail)
+        claim(one, [WON] * 3)
+        one.meter.accept_episodes(one.report_traces(1, [WON] * 3))
+        assert entered.wait(60)
+        closing.set()
+        totals = one.meter.close()
+        assert (totals.replayed.episodes, totals.unverified.episodes) == (1, 2)
 
 
 def test_an_error_of_the_world_is_recorded_and_the_episodes_stay_claims(tmp_path: Path) -> None:
