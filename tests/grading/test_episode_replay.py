@@ -15,10 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from agent2rl import registry
 from agent2rl.core.environment import EnvironmentStep
 from agent2rl.core.errors import Agent2RLError, Refusal
 from agent2rl.core.task import Example
 from agent2rl.environments.adapters import EpisodeTrace, open_world
+from agent2rl.environments.examples import MOST_REPLAYED_BYTES
 from agent2rl.grading import rollout_meter
 from agent2rl.grading.rollout_meter import (
     EpisodeReport,
@@ -28,7 +30,7 @@ from agent2rl.grading.rollout_meter import (
     TooMany,
     replay_episodes,
 )
-from agent2rl.run.task_data import open_training_world
+from agent2rl.run.task_data import open_training_world, write_training_data
 from tests.helpers.recorded_meter import RecordedMeter, open_recorded_meter
 from tests.helpers.small_worlds import STAIRS_WORLD, write_alfworld_data
 
@@ -112,6 +114,19 @@ def test_what_an_expert_wins_in_a_shipped_world_is_replayed_with_the_same_reward
         assert outcome.replayed.successes > 6
         wrong = [replace(trace, reward=trace.reward / 2 + 0.25, won=not trace.won) for trace in traces]
         assert replay_episodes(world, wrong).refuted.episodes == len(traces)
+
+
+@pytest.mark.parametrize(("task", "folder"), [("webshop-mini", "shop"), ("deepsearchqa-mini", "corpus")])
+def test_episodes_in_a_large_shop_or_corpus_are_not_replayed(task: str, folder: str, tmp_path: Path) -> None:
+    opened = registry.find_task(task)
+    splits = opened.load(None)
+    write_training_data(tmp_path, opened, splits.train[:3], splits.folders, templated=True)
+    assert opened.world
+    open_data = registry.find_world(opened.world)
+    assert open_data(tmp_path).replayable
+    with (tmp_path / folder / "more").open("wb") as file:
+        file.truncate(MOST_REPLAYED_BYTES)
+    assert not open_data(tmp_path).replayable
 
 
 def test_only_claimed_episodes_can_be_proved_and_each_once(tmp_path: Path) -> None:
