@@ -45,8 +45,6 @@ PROBE_GAMES = 4
 DEMONSTRATIONS_PER_STEP = 4
 """Expert games per SFT step: they are longer than answers, and many small steps learn faster than few big
 ones (docs/design/training.md)."""
-ENOUGH_DEMONSTRATIONS = 50
-"""Demonstrations whose longest one limits the episodes of GRPO."""
 ANSWER_ROOM = 1.5
 """Maximum length of an answer as a multiple of the `NEARLY_ALL` quantile of training answers."""
 NEARLY_ALL = 0.99
@@ -103,15 +101,6 @@ def scale_rate_to_steps(seconds: float, sampling_seconds: float) -> float:
 def limit_answer_tokens(lengths: Sequence[int]) -> int:
     """Return the maximum length of sampled answers, given the lengths of the training answers."""
     return int(ANSWER_ROOM * sorted(lengths)[int(NEARLY_ALL * (len(lengths) - 1))]) + 1
-
-
-def limit_turns(lengths: Sequence[int]) -> int | None:
-    """Return the most turns of an episode in training, given the lengths of the demonstrations.
-
-    An episode that is longer than any of the expert's is rarely won, and costs the most. Few demonstrations
-    do not tell how long a game may be.
-    """
-    return max(lengths) if len(lengths) >= ENOUGH_DEMONSTRATIONS else None
 
 
 def choose_epochs(examples: int) -> int:
