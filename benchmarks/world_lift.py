@@ -42,7 +42,6 @@ from pydantic import JsonValue
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from agent2rl import registry
-from agent2rl.agents.recipe import plan
 from agent2rl.agents.recipe.subjects import PolicyLearner, TrainingRound, WorldSubject
 from agent2rl.analysis.gain import mcnemar, sign_permutation
 from agent2rl.analysis.statistics import compare_evaluations
@@ -118,10 +117,8 @@ class Subject:
 
     def as_recipe(self) -> WorldSubject:
         """Return the world as the recipe has it: with the expert or with files of its games, not both."""
-        turns = plan.limit_turns([len(game.turns) for game in self._filed])
         world = replace(self._world, expert=None) if self._filed else self._world
-        arena = replace(self.arena, most_turns=turns) if turns else self.arena
-        return WorldSubject(world, arena, self._filed)
+        return WorldSubject(world, self.arena, self._filed)
 
     def play_at_random(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, count: int
