@@ -27,7 +27,7 @@ SAMPLING_TO_STEP = 2.0
 """Duration of a step as a multiple of its sampling."""
 MOST_PROMPTS, FEWEST_PROMPTS = 64, 16
 """Questions per step: with fewer, the gradient is mostly noise, and the model gets worse."""
-FEWEST_GAMES = 24
+FEWEST_GAMES = 32
 """Games per step: episodes of several turns are noisier than answers, and a larger batch plays faster."""
 GAMES_PER_UPDATE = 4
 """The episodes of a step are learnt in several updates, each on those of so many games."""
