@@ -17,6 +17,7 @@ from agent2rl.record.paths import RunPaths
 from agent2rl.report import campaign_page, campaign_tables, digests, leaderboard_table
 from agent2rl.report.campaign_page import list_figures
 from agent2rl.report.digests import CachedDigest
+from tests.helpers.bundle_files import unpack_earlier_run
 from tests.helpers.run_digests import make_digest, make_digests, make_score_course
 from tests.helpers.run_launcher import RunLauncher
 
@@ -241,3 +242,11 @@ def test_real_runs_are_ranked_from_digests_that_are_kept(launcher: RunLauncher) 
     done = launcher.cli("campaign", "report", str(launcher.runs), "-o", str(launcher.home / "all"))
     assert "1 runs of 1 tasks: script:agent.py gains +0.00" in done.stdout
     assert (launcher.home / "all/campaign.html").is_file()
+
+
+def test_a_campaign_without_a_finished_run_is_refused_and_nothing_is_written(launcher: RunLauncher) -> None:
+    unpack_earlier_run(launcher.runs).result.unlink()
+    done = launcher.cli("campaign", "report", str(launcher.runs), "-o", str(launcher.home / "all"))
+    assert done.returncode == 2
+    assert "None of the 1 runs" in done.stderr
+    assert not (launcher.home / "all").exists()

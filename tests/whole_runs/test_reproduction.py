@@ -272,6 +272,9 @@ def test_nothing_that_a_bundle_names_is_imported_read_or_called() -> None:
     assert restrict_spec(hostile, NamedInputs(), read_settings()) == spec.model_copy(
         update={"sandbox": "auto"}
     )
+    for endless in ({"samples": 10**9}, {"budget": Budget(wall_seconds=1e300)}):
+        with pytest.raises(UserError, match="are accepted"):
+            restrict_spec(spec.model_copy(update=endless), NamedInputs(), read_settings())
     inputs = NamedInputs(judge="gpt-4o", model="seedling")
     chosen = restrict_spec(spec.model_copy(update={"judge": "evil@http://x"}), inputs, read_settings())
     assert (chosen.judge, chosen.model) == ("gpt-4o", "seedling")

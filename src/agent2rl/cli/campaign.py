@@ -328,7 +328,7 @@ def report_command(
         protocol = "paper"
     name, about, runs = opened_campaign.find_campaign_runs(source, runs_dir, budget)
     gathered = gather_digests(runs)
-    if not any(each.state == "finished" for each in gathered.digests):
+    if not paper and not any(each.state == "finished" for each in gathered.digests):
         raise UserError(
             f"None of the {len(runs)} runs of {source} is finished.",
             "Wait for the first one (`agent2rl campaign status FILE`), or resume a crashed one.",

@@ -26,6 +26,11 @@ from agent2rl.run.assets import choose_default_engine, pin_model_name
 from agent2rl.run.settings import Settings
 
 
+LONGEST_SECONDS, LONGEST_GRADING_SECONDS = 30 * 86400.0, 86400.0
+MOST_SAMPLES = 1000
+"""As the command line of a run accepts."""
+
+
 @dataclass(frozen=True)
 class NamedInputs:
     """What the user names of a run, because a stranger's record may not: code, files and addresses."""
@@ -73,6 +78,11 @@ def restrict_spec(spec: RunSpec, inputs: NamedInputs, settings: Settings) -> Run
     ):
         if recorded and not named:
             raise UserError(f"The run used the {name} {recorded!r}.", f"Name yours: {option} NAME.")
+    if spec.samples > MOST_SAMPLES or not spec.budget.wall_seconds <= LONGEST_SECONDS:
+        raise UserError(
+            f"The run had {spec.budget.wall_seconds:g} s and {spec.samples} answers per example.",
+            f"At most {LONGEST_SECONDS:g} s and {MOST_SAMPLES} answers are accepted.",
+        )
     python = find_agent_python(inputs.agent_python) if inputs.agent_python else None
     changes: dict[str, object] = {
         "task": task,
@@ -84,6 +94,7 @@ def restrict_spec(spec: RunSpec, inputs: NamedInputs, settings: Settings) -> Run
         "agent_python": str(python.prefix) if python else None,
         "agent_python_lock": python.lock.sha256 if python else None,
         "sandbox": AUTO_SANDBOX,
+        "grading_seconds": min(spec.grading_seconds, LONGEST_GRADING_SECONDS),
     }
     left_out = ("record_searches", "record_driver", "replay_driver", "limits", "grading_gpus")
     return spec.model_copy(update={**changes, **dict.fromkeys(left_out), "siblings": ()})
