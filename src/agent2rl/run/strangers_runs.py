@@ -25,7 +25,6 @@ from agent2rl.run.agent_python import find_agent_python
 from agent2rl.run.assets import choose_default_engine, pin_model_name
 from agent2rl.run.settings import Settings
 
-
 LONGEST_SECONDS, LONGEST_GRADING_SECONDS = 30 * 86400.0, 86400.0
 MOST_SAMPLES = 1000
 """As the command line of a run accepts."""
