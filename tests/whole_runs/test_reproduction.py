@@ -208,7 +208,7 @@ def test_a_bundles_submission_is_reproduced_and_verify_finds_the_answer_beside_i
     assert [each["answer"] for each in published["beside"]["answers"]] == ["reproduced"]
     site = shared_launcher.cli("site", str(bundle), "-o", str(tmp_path / "site"))
     assert site.returncode == 0, site.stderr
-    (run,) = json.loads((tmp_path / "site" / "data" / "runs.json").read_text())
+    (run,) = json.loads((tmp_path / "site" / "data" / "runs.json").read_text())["runs"]
     assert run["checks"]["reproduced"] is True
 
     results = next(folder.glob("reproductions/*/submissions/1/feedback.jsonl"))
