@@ -47,7 +47,7 @@ CODE_CONFIG = re.compile(
 RESERVED = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?")
 SCRUBBABLE = re.compile(
     r"agent\.log|events\.jsonl|usage\.jsonl|network\.jsonl|transcript\.json|claims\.json|contamination\.log"
-    r"|(submissions/[0-9]+|ablations/[^/]+|baseline)/grading\.log|(workspace|report)/.*"
+    r"|(submissions/[0-9]+|ablations/[^/]+|baseline|also/[0-9]+/(baseline|best))/grading\.log|(workspace|report)/.*"
 )
 """Files in which secrets may be replaced. No score, verdict or decision is read from them."""
 

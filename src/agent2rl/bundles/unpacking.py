@@ -36,13 +36,19 @@ from agent2rl.bundles.bundle_record import (
 from agent2rl.bundles.signatures import SignatureCheck, check_signature
 from agent2rl.core.errors import MachineError, UserError
 from agent2rl.core.grading_records import FileHash
-from agent2rl.grading.verify import UncheckedFiles, Verification, verify_run
+from agent2rl.core.record import Record
+from agent2rl.core.reproduction import Reproduction
+from agent2rl.grading.verify import UncheckedFiles, Verification, find_additions_fault, verify_run
+from agent2rl.record.ledger import AdditionsReading, read_additions
 from agent2rl.record.paths import RunPaths
 from agent2rl.record.reader import read_run
+from agent2rl.record.untrusted_files import find_fault as find_untrusted_fault
 
 SUFFIX = ".tar.zst"
 REPORT = "report/"
 HINT = "Get it again from whoever made it: agent2rl bundle RUN. Nothing was written."
+
+REPRODUCTIONS_SUFFIX = ".reproductions"
 
 SelectFile = Callable[[FileHash], bool]
 
@@ -55,6 +61,13 @@ class OpenedBundle:
     signature: bytes | None
     paths: RunPaths
     """The run, in a temporary folder."""
+    source: Path
+    """The bundle."""
+
+    @property
+    def unchecked(self) -> UncheckedFiles:
+        """What cannot be compared with the record."""
+        return UncheckedFiles(self.record.unchecked)
 
 
 def is_bundle(name: str) -> bool:
@@ -67,6 +80,11 @@ def is_bundle(name: str) -> bool:
             return file.read(len(MAGIC)) == MAGIC or path.name.endswith(SUFFIX)
     except (OSError, ValueError):
         return False
+
+
+def find_reproductions_folder(bundle: Path) -> Path:
+    """Return where the reproductions of a bundle's run are by default: beside it."""
+    return bundle.with_name(bundle.name.removesuffix(SUFFIX) + REPRODUCTIONS_SUFFIX)
 
 
 def select_without_report_and_weights(file: FileHash) -> bool:
@@ -94,7 +112,7 @@ def open_bundle(path: Path, select: SelectFile = select_without_report_and_weigh
             raise UserError(f"{path} is refused: {error}.", HINT) from error
         except OSError as error:
             raise UserError(f"Cannot open {path}: {error.strerror or error}.") from error
-        yield OpenedBundle(record, encoded, signature, paths)
+        yield OpenedBundle(record, encoded, signature, paths, path)
 
 
 def check_bundle(file: BinaryIO) -> tuple[BundleRecord, bytes, bytes | None]:
@@ -323,6 +341,18 @@ def read_index_offsets(content: bytes) -> set[int]:
 # Verify a bundle: its form, its signature, and the record of the run that is in it.
 
 
+class ReproductionsBeside(Record):
+    """A folder of reproductions beside a bundle, which is no part of it."""
+
+    folder: str
+    fault: str | None
+    """The first fault in its record; None if it holds and belongs to the run."""
+    head: str = ""
+    """The hash of its last record."""
+    answers: tuple[Reproduction, ...] = ()
+    """Oldest first; empty if there is a fault."""
+
+
 class BundleVerification(Verification):
     """The result of verifying a bundle. `holds` is about the record; see `accepted`."""
 
@@ -330,20 +360,43 @@ class BundleVerification(Verification):
     signature: SignatureCheck
     signature_required: bool
     """Whether allowed signers were named."""
+    beside: ReproductionsBeside | None = None
+    """What somebody found out about the run after it was bundled; None if there is nothing."""
 
     @property
     def accepted(self) -> bool:
-        """Whether the record holds and the signature is as required."""
+        """Whether all records hold and the signature is as required."""
         state = self.signature.state
-        return self.holds and state != "invalid" and (state == "valid" or not self.signature_required)
+        holds = self.holds and (self.beside is None or self.beside.fault is None)
+        return holds and state != "invalid" and (state == "valid" or not self.signature_required)
+
+
+def read_reproductions(folder: Path, run_head: str) -> ReproductionsBeside | None:
+    """Read and verify a folder of reproductions of the run with this head; None if there is none."""
+    if not os.path.lexists(folder):
+        return None
+    paths = RunPaths(folder)
+    if folder.is_symlink() or not folder.is_dir():
+        fault: str | None = "it is not a folder"
+    elif problem := find_untrusted_fault(paths):
+        fault = f"it {problem}"
+    else:
+        fault = find_additions_fault(paths, run_head)
+    added = read_additions(paths, run_head) if fault is None else AdditionsReading()
+    return ReproductionsBeside(
+        folder=folder.name, fault=fault, head=added.head, answers=added.list_reproductions()
+    )
 
 
 def verify_bundle(
-    bundle: OpenedBundle, head: str | None = None, signers: Path | None = None
+    bundle: OpenedBundle,
+    head: str | None = None,
+    signers: Path | None = None,
+    reproductions: Path | None = None,
 ) -> BundleVerification:
-    """Verify an opened bundle, of which no weights were left packed."""
+    """Verify an opened bundle, of which no weights were left packed, and the reproductions beside it."""
     signature = check_signature(bundle.encoded, bundle.signature, signers)
-    verification = verify_run(bundle.paths, head, UncheckedFiles(bundle.record.unchecked))
+    verification = verify_run(bundle.paths, head, bundle.unchecked)
     fields = verification.model_dump(exclude={"notes", "not_covered"})
     if verification.holds and (fault := _find_mismatch(bundle, verification)):
         fields |= {"holds": False, "fault": fault}
@@ -354,6 +407,9 @@ def verify_bundle(
         run_id=bundle.record.run_id,
         signature=signature,
         signature_required=signers is not None,
+        beside=read_reproductions(
+            reproductions or find_reproductions_folder(bundle.source), verification.head
+        ),
     )
 
 

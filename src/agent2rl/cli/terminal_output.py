@@ -81,6 +81,7 @@ PHASES = {
     "assets": "preparing model and data",
     "baseline": "grading the base model ({split})",
     "held-out": "grading submission {submission} (heldout)",
+    "also": "grading the untouched model and the best submission on {task}",
     "contamination": "looking for evaluation data in the agent's files",
 }
 ENDS = {

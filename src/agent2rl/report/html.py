@@ -183,6 +183,7 @@ def page(data: ReportData, figures: Mapping[str, str]) -> str:
         rollout_rows=tables.build_rollout_rows(data.rollouts) if data.rollouts else [],
         groups=_compare_groups(data),
         world=measure_world_results(data),
+        panel=tables.build_panel_rows(data.view.result),
         sections=SECTIONS.items(),
         tones=TONES,
         most_evidence=MOST_EVIDENCE,

@@ -4,8 +4,10 @@ from agent2rl.core.audit_records import FLAG_NAMES, Audit
 from agent2rl.core.grading_records import (
     ContaminationSummary,
     EvalScore,
+    HeldoutComparison,
     Interval,
     JudgeUsage,
+    PanelResult,
     SiblingDistance,
     Submission,
     describe_kept_weights,
@@ -25,6 +27,7 @@ from agent2rl.core.records import (
     TimeBreakdown,
 )
 from agent2rl.core.reproduction import Reproduction
+from agent2rl.core.units import strip_path
 from agent2rl.record.reader import RunView
 
 Rows = list[tuple[str, ...]]
@@ -197,6 +200,7 @@ def _build_result_rows(result: RunResult, budget: Budget) -> Rows:
         rows.append(("score", "none: only the base model itself was submitted"))
     else:
         rows.append(("score", "none: no submission was scored"))
+    rows += [(f"also {each.task}", describe_panel_result(each)) for each in result.also]
     if result.isolation and result.isolation.level != "full":
         rows.append(("isolation", describe_isolation(result.isolation)))
     if result.contamination:
@@ -414,6 +418,37 @@ def format_bytes(count: float) -> str:
 def list_messages(view: RunView) -> Rows:
     """Return the messages that the agent got with its verdicts."""
     return [(str(submission.id), submission.message) for submission in view.submissions if submission.message]
+
+
+PANEL_COLUMNS = ("task", "untouched", "best", "change")
+
+
+def build_panel_rows(result: RunResult | None) -> Rows:
+    """Return what training cost elsewhere; a missing score has its reason in place of the change."""
+    return [
+        (
+            PANEL_NAMES.get(each.task, strip_path(each.task)),
+            format_score(each.baseline) if each.baseline else "–",
+            format_score(each.best) if each.best else "–",
+            _format_change(each.change) if each.change else each.reason or "–",
+        )
+        for each in (result.also if result else ())
+    ]
+
+
+PANEL_NAMES = {"train": "its own training examples"}
+
+
+def describe_panel_result(each: PanelResult) -> str:
+    """Return the scores on another task in one line."""
+    known = [format_score(score) for score in (each.baseline, each.best) if score]
+    change = [_format_change(each.change)] if each.change else []
+    reason = [f"not graded: {each.reason}"] if each.reason else []
+    return ", ".join(filter(None, (" → ".join(known), *change, *reason)))
+
+
+def _format_change(change: HeldoutComparison) -> str:
+    return f"{change.improvement:+.2f} {format_interval(change.ci)}"
 
 
 def describe_reproduction(each: Reproduction) -> str:
