@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from agent2rl.run.training_data import open_training_world
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -27,7 +28,6 @@ from agent2rl.grading.rollout_meter import (
     TooMany,
     replay_episodes,
 )
-from agent2rl.run.training_data import open_training_world
 from tests.helpers.recorded_meter import RecordedMeter, open_recorded_meter
 from tests.helpers.small_worlds import STAIRS_WORLD, write_alfworld_data
 

@@ -9,11 +9,20 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from agent2rl.cli.options import DurationParam, as_json, complete_names, complete_runs, resolve_run, runs_dir
+from agent2rl.cli.options import (
+    DurationParam,
+    as_json,
+    complete_names,
+    complete_runs,
+    require_own_run,
+    resolve_run,
+    runs_dir,
+)
 from agent2rl.cli.run_and_report import stop_on_signals, write_run_report
 from agent2rl.cli.terminal_output import TerminalProgress, sanitize_lines
 from agent2rl.core.reproduction import Reproduction
 from agent2rl.core.unix import require_linux
+from agent2rl.record.crash_recovery import read_spec
 from agent2rl.record.paths import RunPaths
 from agent2rl.report.reproductions import build_reproduction_rows, format_step
 from agent2rl.run.reproduction import reproduce_submission
@@ -76,6 +85,7 @@ def reproduce_command(
     """
     require_linux("Reproductions")
     paths, settings = resolve_run(run, runs_dir), read_settings()
+    require_own_run(paths, runs_dir, read_spec(paths).task)
     request = ReproductionRequest(submission, budget, entry, sandbox)
     if dry_run:
         _print_plan(plan_reproduction(paths, request), as_json)

@@ -45,9 +45,9 @@ def view_command(runs: Path | None, host: str, port: int, no_browser: bool, runs
     """
     settings = read_settings()
     folder, cache = (runs or runs_dir or settings.runs).absolute(), settings.cache
-    get_level: Callable[[str], int | None] = get_task_level
+    is_own = folder.resolve() == settings.runs.resolve()
+    get_level: Callable[[str], int | None] = get_task_level if is_own else get_listed_task_level
     if is_bundle(str(folder)):
-        get_level = get_listed_task_level
         folder = unpack_bundle(str(folder)).paths.root.parent
         cache = folder / ".cache"  # deleted with the folder
     if not folder.is_dir():

@@ -5,9 +5,7 @@ says why the revision was taken. The workspace's own git repositories are never 
 """
 
 import hashlib
-import os
 import re
-import stat
 import sys
 import threading
 import time
@@ -24,6 +22,7 @@ from dulwich.repo import Repo
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import Record
 from agent2rl.record.code_diff import diff_trees, escape_path
+from agent2rl.record.git_objects import InvalidObjects, check_repository
 from agent2rl.record.workspace_reader import SnapshotFile, WorkspaceReader, make_placeholder
 
 BRANCH = Ref(b"refs/heads/main")
@@ -146,13 +145,14 @@ class RevisionRecorder:
 
 
 def _open_repository(path: Path) -> Repo:
-    """Open a repository that may be somebody else's: links lead out of it, and a pipe blocks its reader."""
-    for folder, folders, files in os.walk(path):
-        for name in (*folders, *files):
-            with suppress(FileNotFoundError):  # in an active run, git's files come and go
-                mode = Path(folder, name).lstat().st_mode
-                if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-                    raise OSError(f"{_sanitize_message(name)} is neither a file nor a folder")
+    """Open a repository that may be somebody else's."""
+    try:
+        check_repository(path)
+    except InvalidObjects as error:
+        raise UserError(
+            f"The record of code in {path} is not read: {error}.",
+            "No harness writes this. `agent2rl verify` checks the rest of the run.",
+        ) from error
     return Repo(str(path))
 
 
