@@ -5,7 +5,9 @@ Prints the tables of docs/design/lineage.md:
     .venv/bin/python -m benchmarks.siblings [SEEDS] [HIDDEN]
     .venv/bin/python -m benchmarks.siblings budgets [SEEDS]
 
-The second one asks what more training steps change. Of each base, two fine-tunes are the known siblings (one by SFT, one GRPO-like), and so are an unrelated model
+The second one asks what more training steps change.
+
+Of each base, two fine-tunes are the known siblings (one by SFT, one GRPO-like), and so are an unrelated model
 and a fine-tune with one layer more. Then come models that were trained from the base without them, and models
 made from them. Everything is trained here.
 """
@@ -208,8 +210,8 @@ def main_budgets(seeds: int) -> None:
         least, even = min(one.cosine or 0.0 for one in copied), max(one.spread or 0.0 for one in copied)
         accused, recognised = (sum(bool(one.alike) for one in group) for group in (honest, copied))
         print(
-            f"| {steps} | {rate:g} | {cosine:.2f} | {matched:.2f} | {spread:.2f} | {accused} of {len(honest)} "
-            f"| {least:.2f} | {even:.2f} | {recognised} of {len(copied)} |"
+            f"| {steps} | {rate:g} | {cosine:.2f} | {matched:.2f} | {spread:.2f} "
+            f"| {accused} of {len(honest)} | {least:.2f} | {even:.2f} | {recognised} of {len(copied)} |"
         )
 
 
