@@ -22,6 +22,7 @@ from typing import NamedTuple, Self
 from agent2rl.core.errors import MachineError, UserError
 from agent2rl.core.unix import O_CLOEXEC, O_NONBLOCK, fcntl
 from agent2rl.record import heartbeat
+from agent2rl.record.files import require_no_link
 from agent2rl.record.heartbeat import BEAT_SECONDS
 
 FLOCK_FORMAT = "hhqqi0q"
@@ -47,6 +48,7 @@ class RunLock:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        require_no_link(path)
         try:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
