@@ -11,13 +11,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from dulwich.objects import Blob
+from click.testing import CliRunner
+from dulwich.objects import Blob, Commit, Tree
+from dulwich.refs import Ref
+from dulwich.repo import Repo
 
+from agent2rl.cli.main import cli
 from agent2rl.core.errors import UserError
 from agent2rl.core.events import TimelineEvent
 from agent2rl.core.records import Budget, RunSpec
 from agent2rl.record import git_objects, workspace_reader
 from agent2rl.record import revisions as revisions_of
+from agent2rl.record.paths import RunPaths
 from agent2rl.record.recorder import Recorder
 from agent2rl.record.revisions import (
     NamedRevision,
@@ -294,6 +299,56 @@ def test_a_repository_that_could_do_harm_is_not_read(
     (fault,) = check_revisions(path, named)
     assert fault is not None
     assert why in fault
+
+
+LINKED = 0o120000
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        [((b"..", b"planted"), 0o100644)],
+        [((b"a", b"..", b"..", b"planted"), 0o100644)],
+        [((b".git", b"config"), 0o100644)],
+        [((b"../planted",), 0o100644)],
+        [((b"out",), LINKED), ((b"out/planted",), 0o100644)],
+        [((b"out",), LINKED), ((b"out", b"planted"), 0o100644)],
+    ],
+    ids=["up", "further-up", "git", "slash", "through-a-link", "link-and-folder"],
+)
+def test_a_checkout_writes_into_its_folder_alone(
+    tmp_path: Path, entries: list[tuple[tuple[bytes, ...], int]]
+) -> None:
+    """Git refuses such names, but the objects of somebody else's run may have them."""
+    paths = RunPaths(tmp_path / "run")
+    paths.root.mkdir()
+    paths.spec.write_text("{}")
+    outside, content = tmp_path / "outside", Blob.from_string(b"owned")
+    outside.mkdir()
+    link = Blob.from_string(str(outside).encode())
+    with Repo.init_bare(str(paths.revisions), mkdir=True) as repo:
+        root = Tree()
+        for path, mode in entries:
+            name = link.id if mode == LINKED else content.id
+            for part in reversed(path[1:]):
+                tree = Tree()
+                tree.add(part, mode, name)
+                repo.object_store.add_object(tree)
+                name, mode = tree.id, 0o040000
+            root.add(path[0], mode, name)
+        commit = Commit()
+        commit.tree, commit.message, commit.encoding = root.id, b"made", b"UTF-8"
+        commit.author = commit.committer = b"me <me>"
+        commit.author_time = commit.commit_time = commit.author_timezone = commit.commit_timezone = 0
+        for each in (content, link, root, commit):
+            repo.object_store.add_object(each)
+        repo.refs[Ref(b"refs/heads/main")] = commit.id
+    before = {path for path in tmp_path.rglob("*") if paths.root not in path.parents}
+    target = tmp_path / "target"
+    result = CliRunner().invoke(cli, ["checkout", str(paths.root), "1", str(target)])
+    made = {path for path in tmp_path.rglob("*") if paths.root not in path.parents} - before
+    assert {path for path in made if path != target and target not in path.parents} == set(), result.output
+    assert isinstance(result.exception, UserError) or list(target.rglob("planted"))
 
 
 def test_objects_that_are_fine_one_by_one_may_not_inflate_without_end_together(

@@ -39,6 +39,8 @@ replaced by their hash. Beyond both, all new content is left out."""
 BLOCK_BYTES = 4096
 """Minimum disk space of an object."""
 FULL = b"agent2rl: not kept: the record of code is full\n"
+LEADING_ELSEWHERE = frozenset({b"", b".", b"..", b".git"})
+"""Parts of names that git refuses and its objects may have all the same."""
 LINE = re.compile(r"[^\x20-\x7e]")
 
 
@@ -264,7 +266,13 @@ def read_revision_files(path: Path, number: int) -> Iterator[SnapshotFile]:
     with _open_repository(path) as repo:
         tree = _find_tree(repo, path, number)
         for entry in repo.object_store.iter_tree_contents(tree) if tree else ():
-            yield SnapshotFile(tuple(entry.path.split(b"/")), entry.mode, repo[entry.sha].as_raw_string())
+            parts = tuple(entry.path.split(b"/"))
+            if not LEADING_ELSEWHERE.isdisjoint(parts):
+                raise UserError(
+                    f"Revision {number} has a file that is named {escape_path(entry.path)!r}.",
+                    "No harness writes this, and it could lead out of a folder.",
+                )
+            yield SnapshotFile(parts, entry.mode, repo[entry.sha].as_raw_string())
 
 
 class RevisionReader:
