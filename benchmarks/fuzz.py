@@ -6,8 +6,8 @@ Requests follow the API's own OpenAPI schema, and for the gateway the requests o
 Values are valid, at a limit, of another type, or nonsense; some requests are damaged as bytes. Each follows
 from the seed and its number, so `--seed S --first N --requests 1` repeats one. Servers are processes of
 their own, on unix sockets: what they answer and how much memory they have is printed. The exit code is 1 if
-a status is 500 or more, if a server dies, or if its memory grows by more than `--most-growth` after the
-first fifth of the requests.
+a status is 500 or more, if a server hangs up without an answer or dies, or if its memory grows by more than
+`--most-growth` after the first fifth of the requests.
 """
 
 import argparse
@@ -102,7 +102,7 @@ def open_api(place: Path) -> Iterator[Any]:
 @contextmanager
 def open_gateway(_: Path) -> Iterator[Any]:
     """A gateway before a provider that answers every request well."""
-    with serve_provider() as provider:
+    with serve_provider(keep_alive_seconds=3600) as provider:  # or it hangs up on the gateway when idle
 
         def answer(heard: ProviderRequest) -> ProviderReply:
             provider.heard.clear()  # or they would fill the memory
@@ -277,33 +277,47 @@ def _damage_head(dice: random.Random, method: str, path: str, body: bytes) -> Fu
 class FuzzConnection:
     """One connection, opened again when the server closes it. Answers are read to their stated length.
 
-    One request at a time: `send` it, do something else, then `read_status`.
+    One request at a time: `send` it, do something else, then `read_status`. A server may close a connection
+    that was idle for a while, so a request that got no answer on a used one is sent again on a new one.
     """
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._line: socket.socket | None = None
         self._rest = b""
-        self._headless = self._sent = False
+        self._request = b""
+        self._headless = self._used = False
 
     def send(self, request: FuzzRequest) -> None:
+        self._headless, self._request = request.method == "HEAD", request.encode()
         if self._line is None:
-            self._line = socket.socket(socket.AF_UNIX)
-            self._line.settimeout(ANSWER_SECONDS)
-            self._line.connect(self._path)
-            self._rest = b""
-        self._headless, self._sent = request.method == "HEAD", False
-        with suppress(ConnectionError):
-            self._line.sendall(request.encode())
-            self._sent = True
+            self._connect()
+        with suppress(ConnectionError):  # it may answer and close before it has read all
+            self._send()
 
     def read_status(self) -> int:
         """Return the status of the answer; 0 if the server hung up without one."""
         try:
-            return self._read_answer() if self._sent else 0
+            return self._read_answer()
         except ConnectionError:
+            again = self._used and not self._rest
             self.close()
+        if not again:
             return 0
+        self._connect()
+        with suppress(ConnectionError):
+            self._send()
+        return self.read_status()
+
+    def _connect(self) -> None:
+        self._line = socket.socket(socket.AF_UNIX)
+        self._line.settimeout(ANSWER_SECONDS)
+        self._line.connect(self._path)
+        self._rest, self._used = b"", False
+
+    def _send(self) -> None:
+        assert self._line is not None
+        self._line.sendall(self._request)
 
     def close(self) -> None:
         if self._line:
@@ -320,6 +334,7 @@ class FuzzConnection:
             self._read_until(b"\r\n")
         elif not self._headless:
             self._read_exactly(int(fields.get(b"content-length", b"0")))
+        self._used = True
         if fields.get(b"connection") == b"close":
             self.close()
         return status
@@ -422,9 +437,9 @@ class FuzzClient:
                 line.close()
             self._outcome.statuses[status] += 1
             self.finished += 1
-            if status >= 500:
+            if status == 0 or status >= 500:
                 sent = request.encode()[:300]
-                self._outcome.faults.append(f"{self._target} {number}: {status} for {sent!r}")
+                self._outcome.faults.append(f"{self._target} {number}: {status or 'hung up'} for {sent!r}")
         self._batch = []
 
     def close(self) -> None:
