@@ -84,7 +84,7 @@ def write_adapter(base: Path, target: Path) -> None:
 
 
 def read_matrices(model: Path) -> dict[str, tuple[int, int]]:
-    shapes = {}
+    shapes: dict[str, list[int]] = {}
     for shard in sorted(model.glob("*.safetensors")):
         with shard.open("rb") as file:
             header = json.loads(file.read(int.from_bytes(file.read(8), "little")))

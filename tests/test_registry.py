@@ -54,7 +54,7 @@ def test_a_folder_of_the_users_is_found_by_its_name(tmp_path: Path) -> None:
 
 def defines_plugin(tree: ast.Module, kind: registry.PluginKind) -> bool:
     names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
-    targets = [node.target for node in tree.body if isinstance(node, ast.AnnAssign)]
+    targets: list[ast.expr] = [node.target for node in tree.body if isinstance(node, ast.AnnAssign)]
     targets += [target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
     names |= {target.id for target in targets if isinstance(target, ast.Name)}
     return bool(names & {registry.CONSTANT[kind], "parse"})

@@ -313,7 +313,8 @@ def _import_attribute(kind: PluginKind, module_name: str, attribute: str) -> Any
 @cache
 def _read_entry_points() -> EntryPoints:
     """Return the entry points of every installed package. Cached, because that reads a file of each."""
-    return entry_points()
+    points: Any = entry_points()  # before Python 3.12 a dictionary, which can select too
+    return cast(EntryPoints, points)
 
 
 def _find_entry_points(kind: PluginKind) -> tuple[EntryPoint, ...]:

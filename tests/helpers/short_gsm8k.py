@@ -19,7 +19,8 @@ def load_splits(data_dir: Path | None) -> Splits:
 
 
 SHORT_PROMPT = replace(EVALUATOR.prompt, sampling=Sampling(max_tokens=MAX_TOKENS))
-TASK: Task = replace(MINI, id="short", load=load_splits, evaluator=replace(EVALUATOR, prompt=SHORT_PROMPT))
+SHORT_EVALUATOR = replace(EVALUATOR, prompt=SHORT_PROMPT)
+TASK: Task = replace(MINI, id="short", load=load_splits, evaluator=SHORT_EVALUATOR)
 
 
 def open_constant_model(_: Path) -> Callable[[Chat], str]:
@@ -31,5 +32,5 @@ def fail_to_score(output: str, example: Example) -> float:
     raise RuntimeError("this scorer is broken")
 
 
-UNGRADABLE: Task = replace(TASK, id="ungradable", evaluator=replace(TASK.evaluator, score=fail_to_score))
+UNGRADABLE: Task = replace(TASK, id="ungradable", evaluator=replace(SHORT_EVALUATOR, score=fail_to_score))
 """Every grading of it fails."""
