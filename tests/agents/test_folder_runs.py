@@ -75,9 +75,9 @@ def run_folder(
         return AgentRun(launcher.finish(process), at, launcher)
 
 
-def test_an_agent_whose_pipe_hides_that_it_never_started_has_failed(tmp_path: Path) -> None:
+def test_an_agent_whose_pipe_hides_that_it_never_started_has_failed(tmp_path: Path, cache: Path) -> None:
     folder = write_script_folder(tmp_path, HIDDEN)
-    done = run_folder(folder, NOTHING, tmp_path, tmp_path / "cache", "--budget", "20m")
+    done = run_folder(folder, NOTHING, tmp_path, cache, "--budget", "20m")
     result = done.run.result
     assert result.ending == "failed"
     assert "sent no request to its driver and submitted nothing" in result.reason
@@ -87,9 +87,9 @@ def test_an_agent_whose_pipe_hides_that_it_never_started_has_failed(tmp_path: Pa
 
 
 @pytest.mark.parametrize("script", [ASKING, SUBMITTING], ids=["asks its driver", "submits"])
-def test_an_agent_that_did_something_has_completed(script: str, tmp_path: Path) -> None:
+def test_an_agent_that_did_something_has_completed(script: str, tmp_path: Path, cache: Path) -> None:
     folder = write_script_folder(tmp_path, script)
-    done = run_folder(folder, NOTHING, tmp_path, tmp_path / "cache", "--budget", "20m")
+    done = run_folder(folder, NOTHING, tmp_path, cache, "--budget", "20m")
     assert (done.run.result.ending, done.run.result.reason) == ("completed", "")
 
 

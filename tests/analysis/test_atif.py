@@ -13,7 +13,7 @@ from agent2rl.core.agent import DrivenAgent
 from agent2rl.core.llm import TokenCounts
 from agent2rl.core.self_reports import AgentToolCall, ToolObservation, Transcript, TranscriptStep
 from agent2rl.record.files import write_record
-from agent2rl.record.paths import RunPaths
+from tests.helpers.bundle_files import unpack_earlier_run
 from tests.helpers.run_launcher import RunLauncher
 
 LOGS = Path(__file__).parents[1] / "agents" / "agent_logs"
@@ -97,8 +97,8 @@ def test_what_a_transcript_says_a_trajectory_says() -> None:
 
 
 def test_a_run_s_transcript_is_printed_for_people_and_for_programs(launcher: RunLauncher) -> None:
-    done = launcher.cli("run", "--task", "gsm8k-mini", "--agent", "nop", "--json")
-    run_id = json.loads(done.stdout)["run_id"]
+    paths = unpack_earlier_run(launcher.runs)
+    run_id = paths.run_id
     assert "has no transcript" in launcher.cli("transcript", run_id).stderr
     call = AgentToolCall(id="a", name="shell", arguments={"command": "ls"})
     seen = ToolObservation(call="a", text="\x1b[2Jtrain.py")
@@ -107,7 +107,7 @@ def test_a_run_s_transcript_is_printed_for_people_and_for_programs(launcher: Run
         TranscriptStep(source="agent", calls=(call,), observations=(seen,)),
     )
     written = Transcript(agent="tiny", version="1", steps=steps, tokens=TokenCounts(input=1200, output=7))
-    write_record(RunPaths(launcher.runs / run_id).transcript, written)
+    write_record(paths.transcript, written)
     shown = launcher.cli("transcript", run_id).stdout
     assert "> shell ls" in shown
     assert "train.py" in shown

@@ -3,15 +3,11 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from datasets import Dataset
 from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerFast
 from transformers.utils.chat_template_utils import get_json_schema
-from trl.chat_template_utils import parse_response, qwen3_chat_template, supports_tool_calling
-from trl.trainer.grpo_config import GRPOConfig
-from trl.trainer.grpo_trainer import GRPOTrainer
 
 from agent2rl.core.errors import UserError
 from agent2rl.environments.adapters import open_world
@@ -30,6 +26,9 @@ from agent2rl.grading.server import serve_on_socket
 from tests.helpers.recorded_meter import open_recorded_meter
 from tests.helpers.small_worlds import STAIRS_WORLD, write_alfworld_data
 from tests.helpers.tiny_models import make_tiny_tokenizer, write_tiny_llama
+
+if TYPE_CHECKING:  # each test process collects this file, and TRL takes seconds to import
+    from trl.trainer.grpo_trainer import GRPOTrainer
 
 CALL = '<tool_call>\n{"name": "climb", "arguments": {"how": "HOW"}}\n</tool_call>'
 CALLS = [CALL.replace("HOW", how) for how in ("up", "wait")]
@@ -94,6 +93,8 @@ def test_a_whole_reply_can_be_the_only_tool_call() -> None:
 
 
 def test_a_model_that_calls_act_reads_what_it_reads_in_grading() -> None:
+    from trl.chat_template_utils import supports_tool_calling
+
     tokenizer = make_tiny_tokenizer()
     plain = make_plain_reply_tokenizer(tokenizer)
     assert supports_tool_calling(plain)
@@ -116,6 +117,8 @@ def test_a_model_that_calls_act_reads_what_it_reads_in_grading() -> None:
 
 @pytest.mark.parametrize("ending", ["", "</s>"])
 def test_each_reply_is_a_call_until_the_episode_is_over(ending: str) -> None:
+    from trl.chat_template_utils import parse_response
+
     plain = make_plain_reply_tokenizer(make_tiny_tokenizer())
     reply = plain.encode(f" take mug 1{ending}")
     before = plain.encode("<|user|>Look.</s><|assistant|>")
@@ -179,8 +182,12 @@ def make_trainer(
     replies: list[str],
     factory: type[TrlEnvironment],
     generation: dict[str, Any] | None = None,
-) -> GRPOTrainer:
+) -> "GRPOTrainer":
     """A trainer of two steps with four episodes each, whose model says nothing but these replies."""
+    from datasets import Dataset
+    from trl.trainer.grpo_config import GRPOConfig
+    from trl.trainer.grpo_trainer import GRPOTrainer
+
     model = LlamaForCausalLM.from_pretrained(write_tiny_llama(folder / "model"))
     model.resize_token_embeddings(len(tokenizer))
     model.generation_config.eos_token_id = tokenizer.eos_token_id
@@ -210,7 +217,7 @@ def make_trainer(
     )
 
 
-def read_logs(trainer: GRPOTrainer) -> list[dict[str, float]]:
+def read_logs(trainer: "GRPOTrainer") -> list[dict[str, float]]:
     logs = [entry for entry in trainer.state.log_history if "rewards/WorldPlayer/mean" in entry]
     assert len(logs) == 2
     return logs
@@ -218,6 +225,8 @@ def read_logs(trainer: GRPOTrainer) -> list[dict[str, float]]:
 
 def tool_calling_tokenizer() -> PreTrainedTokenizerFast:
     """Whole calls are single tokens, so that a model of random weights makes some."""
+    from trl.chat_template_utils import qwen3_chat_template
+
     tokenizer = make_tiny_tokenizer(chat_template=False)
     tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>"]})
     tokenizer.add_tokens(CALLS)

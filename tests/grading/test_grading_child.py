@@ -1,5 +1,6 @@
 """A grading child that shares its work with forked processes, in real sandboxes."""
 
+import functools
 import os
 import signal
 import threading
@@ -14,12 +15,12 @@ from agent2rl.core.errors import EngineFailure, GradingError
 from agent2rl.core.grading_records import EvalSettings
 from agent2rl.core.records import Isolation, Limits
 from agent2rl.core.sandbox import Command, Enclosure, Exit, Process, Sandbox
+from agent2rl.core.task import Example
 from agent2rl.engines.transformers import open_engine
 from agent2rl.grading.grading_child import GradingChild, count_engine_processes
 from agent2rl.run.assets import prepare_model_directory, write_split_file
 
 TASK = "alfworld-mini"
-GAMES = registry.find_task(TASK).load(None).feedback[:32]
 GIB = 1 << 30
 LIMITS = Limits(memory_bytes=32 * GIB, disk_bytes=GIB, processes=100)
 
@@ -53,13 +54,18 @@ def is_grading_process(pid: int) -> bool:
         return False
 
 
+@functools.cache
+def load_games() -> tuple[Example, ...]:
+    return registry.find_task(TASK).load(None).feedback[:32]
+
+
 @pytest.fixture(scope="module")
 def seedling(cache: Path) -> Path:
     return prepare_model_directory("seedling", cache)
 
 
 def make_child(sandbox: Sandbox, cache: Path) -> GradingChild:
-    games = write_split_file(GAMES, cache / "tasks" / "some-games")
+    games = write_split_file(load_games(), cache / "tasks" / "some-games")
     return GradingChild(
         sandbox, TASK, "transformers", EvalSettings(), {"feedback": games}, LIMITS, seconds=240
     )
@@ -83,7 +89,7 @@ def test_a_small_model_is_graded_by_a_process_for_each_core_as_by_one(
     assert len(seen) == min(16, len(os.sched_getaffinity(0)))
     assert not any(map(is_grading_process, seen))
     with open_engine(seedling) as engine:
-        alone = registry.find_task(TASK).evaluator.evaluate(engine, GAMES, EvalSettings())
+        alone = registry.find_task(TASK).evaluator.evaluate(engine, load_games(), EvalSettings())
     assert graded.results == alone.results
 
 

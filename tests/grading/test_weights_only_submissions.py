@@ -201,11 +201,9 @@ for name, module in model.named_modules():
         down, up = 0.05 * torch.randn(4, module.in_features), 0.05 * torch.randn(module.out_features, 4)
         layers[f"base_model.model.{name}.lora_A.weight"] = down
         layers[f"base_model.model.{name}.lora_B.weight"] = up
-        module.weight.data += 2 * up @ down
 save_file(layers, OUTPUT / "adapter/adapter_model.safetensors")
 tokenizer.save_pretrained(OUTPUT / "adapter")
-model.save_pretrained(OUTPUT / "merged")
-say(adapter=submit(OUTPUT / "adapter"), merged=submit(OUTPUT / "merged"))
+say(adapter=submit(OUTPUT / "adapter"))
 """
 TRAINER = """
 from datasets import Dataset
@@ -243,11 +241,6 @@ def honest(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> FinishedRun
 def test_what_honest_training_saves_is_scored(honest: FinishedRun, name: str) -> None:
     answer = honest.said[name]
     assert (answer["verdict"], answer["lineage"]) == ("scored", "derived"), answer
-
-
-def test_an_adapter_scores_what_the_merged_model_scores(honest: FinishedRun) -> None:
-    assert honest.said["adapter"]["score"] == honest.said["merged"]["score"]
-    assert honest.said["merged"]["lineage"] == "derived"
 
 
 def test_what_trl_leaves_beside_the_model_is_left_out_and_named(honest: FinishedRun) -> None:

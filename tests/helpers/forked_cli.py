@@ -16,8 +16,20 @@ PRELOADED_MODULES = [
         f"agent2rl.cli.{name}"
         for name in ("main", "run", "campaign", "report", "show", "inspect_record", "check", "score")
     ),
+    # what most runs load when they need it
+    "agent2rl.agents.script",
+    "agent2rl.models.abacus",
+    "agent2rl.sandboxes.bubblewrap",
+    "anyio.streams.memory",
+    "dulwich.worktree",
     "matplotlib.figure",
     "matplotlib.backends.backend_svg",
+    "numpy.ma",
+    "numpy.random",
+    "pydantic.v1",
+    "rich._emoji_codes",
+    "tests.helpers.generated_problems",
+    "uvicorn.loops.asyncio",
 ]
 
 

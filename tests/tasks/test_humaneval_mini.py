@@ -19,13 +19,17 @@ import agent2rl
 from agent2rl.core.task import Example
 from agent2rl.tasks.humaneval.mini import NAMES, STEPS, Part, generate_problems
 
-PARTS: dict[Part, tuple[Example, ...]] = {
-    "train": generate_problems("train", 2000),
-    "feedback": generate_problems("feedback", 150),
-    "heldout": generate_problems("heldout", 150),
-}
-EXAMPLES = [example for part in PARTS.values() for example in part]
+SIZES: dict[Part, int] = {"train": 2000, "feedback": 150, "heldout": 150}
 SEEDLING = Path(agent2rl.__file__).parent / "models/seedling/files"
+
+
+@cache
+def generate_parts() -> dict[Part, tuple[Example, ...]]:
+    return {part: generate_problems(part, size) for part, size in SIZES.items()}
+
+
+def list_examples() -> list[Example]:
+    return [example for part in generate_parts().values() for example in part]
 
 
 def disjoint(sets: Iterable[set[str]]) -> bool:
@@ -59,7 +63,7 @@ def cases(example: Example) -> list[tuple[Any, Any]]:
 def inputs() -> dict[str, dict[str, Any]]:
     """All that any problem is tested with, by the name of the parameter."""
     found: dict[str, dict[str, Any]] = defaultdict(dict)
-    for example in EXAMPLES:
+    for example in list_examples():
         found[parameter(example)].update({repr(value): value for value, _ in cases(example)})
     return found
 
@@ -93,21 +97,21 @@ def near_misses(example: Example) -> Iterator[str]:
 
 
 def test_the_splits_have_the_sizes_they_should() -> None:
-    assert [len(part) for part in PARTS.values()] == [2000, 150, 150]
-    assert generate_problems("feedback", 20) == PARTS["feedback"][:20]
+    assert {name: len(part) for name, part in generate_parts().items()} == SIZES
+    assert generate_problems("feedback", 20) == generate_parts()["feedback"][:20]
 
 
 def test_the_problems_are_the_same_bytes_everywhere() -> None:
     """Whoever changes this digest changes the task: scores from before and after do not compare."""
-    text = json.dumps([asdict(example) for example in EXAMPLES], sort_keys=True)
+    text = json.dumps([asdict(example) for example in list_examples()], sort_keys=True)
     assert hashlib.sha256(text.encode()).hexdigest() == (
         "a365441d16ac0c6c6f967f925eebdab3f20e45772c1c751d6ff12769cdbbb847"
     )
 
 
-@pytest.mark.parametrize("split", PARTS)
+@pytest.mark.parametrize("split", SIZES)
 def test_every_answer_passes_its_tests_and_gives_what_the_docstring_shows(split: Part) -> None:
-    for example in PARTS[split]:
+    for example in generate_parts()[split]:
         name, check = str(example.meta["entry_point"]), str(example.meta["test"])
         function = defined(example.prompt + example.target, name)
         defined(check, "check")(function)
@@ -117,10 +121,10 @@ def test_every_answer_passes_its_tests_and_gives_what_the_docstring_shows(split:
         assert f"candidate({called.partition('(')[2]} ==" not in check
 
 
-@pytest.mark.parametrize("split", PARTS)
+@pytest.mark.parametrize("split", SIZES)
 def test_an_answer_that_is_nearly_right_fails_wherever_it_is_wrong(split: Part) -> None:
     """That it is right after all is tried on what all other problems are tested with."""
-    for example in PARTS[split]:
+    for example in generate_parts()[split]:
         name, shown = str(example.meta["entry_point"]), cases(example)
         right = defined(example.prompt + example.target, name)
         for answer in near_misses(example):
@@ -134,7 +138,7 @@ def test_an_answer_that_is_nearly_right_fails_wherever_it_is_wrong(split: Part) 
 
 
 def test_neither_the_input_nor_one_step_nor_one_answer_will_do() -> None:
-    for example in EXAMPLES:
+    for example in list_examples():
         shown = cases(example)
         *_, last = example.target.splitlines()
         assert any(value != output for value, output in shown)
@@ -146,37 +150,37 @@ def test_neither_the_input_nor_one_step_nor_one_answer_will_do() -> None:
 
 
 def test_no_family_and_no_constants_stand_in_two_splits() -> None:
-    assert disjoint({family(example) for example in part} for part in PARTS.values())
-    assert disjoint({constants(example) for example in part} - {"[]"} for part in PARTS.values())
+    assert disjoint({family(example) for example in part} for part in generate_parts().values())
+    assert disjoint({constants(example) for example in part} - {"[]"} for part in generate_parts().values())
 
 
 def test_training_has_every_step_in_several_families_and_all_its_words() -> None:
-    families = {family(example) for example in PARTS["train"]}
+    families = {family(example) for example in generate_parts()["train"]}
     for step in STEPS:
         code = re.sub(r"'?\{\w\}'?|\d+", "_", step.code)
         assert sum(bool(re.search(rf"(= |return ){re.escape(code)}\n", found)) for found in families) >= 3
     words = {
         split: set(re.findall(r"[a-z]{2,}", " ".join(e.prompt.splitlines()[1].lower() for e in part)))
-        for split, part in PARTS.items()
+        for split, part in generate_parts().items()
     }
     assert words["feedback"] | words["heldout"] <= words["train"]
 
 
 def test_no_prompt_is_asked_twice() -> None:
-    assert len({example.prompt for example in EXAMPLES}) == len(EXAMPLES)
-    assert len({example.id for example in EXAMPLES}) == len(EXAMPLES)
+    assert len({example.prompt for example in list_examples()}) == len(list_examples())
+    assert len({example.id for example in list_examples()}) == len(list_examples())
 
 
 def test_a_name_says_nothing_of_the_split() -> None:
-    for part in PARTS.values():
+    for part in generate_parts().values():
         assert {example.meta["entry_point"] for example in part} == set(NAMES)
 
 
 def test_problems_are_short_and_in_the_form_of_the_real_ones() -> None:
     tokenizer = AutoTokenizer.from_pretrained(SEEDLING)
-    for example in EXAMPLES:
+    for example in list_examples():
         assert re.fullmatch(r'def \w+\(\w+\):\n    """.+\.\n    >>> .+\n    .+\n    """\n', example.prompt)
         assert all(line.startswith("    ") for line in example.target.splitlines())
         assert example.target.endswith("\n")
-    assert max(map(len, tokenizer([example.prompt for example in EXAMPLES])["input_ids"])) <= 100
-    assert max(map(len, tokenizer([example.target for example in EXAMPLES])["input_ids"])) <= 50
+    assert max(map(len, tokenizer([example.prompt for example in list_examples()])["input_ids"])) <= 100
+    assert max(map(len, tokenizer([example.target for example in list_examples()])["input_ids"])) <= 50

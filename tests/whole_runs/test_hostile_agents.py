@@ -101,8 +101,10 @@ say(found=found, written=written, exists=os.path.exists(runs))
     assert launcher.cli("verify", str(run.paths.root)).returncode == 0
 
 
-def test_secrets_of_the_host_do_not_arrive(launcher: RunLauncher) -> None:
-    run = launcher.run(
+@pytest.fixture(scope="module")
+def probed(shared_launcher: RunLauncher) -> FinishedRun:
+    """One agent that tries several things which must not work, and submits nothing."""
+    return shared_launcher.run(
         """
 seen = dict(os.environ)
 for entry in pathlib.Path("/proc").glob("[0-9]*/environ"):
@@ -111,14 +113,68 @@ for entry in pathlib.Path("/proc").glob("[0-9]*/environ"):
     except OSError:
         pass
 say(names=sorted(os.environ), leaked=[name for name, value in seen.items() if "canary-7261" in value])
+
+def tries(action):
+    try:
+        action()
+        return "done"
+    except OSError as error:
+        return error.errno
+say(changed=dict(
+    model=tries(lambda: open(MODEL / "config.json", "a")),
+    data=tries(lambda: open(DATA / "train.jsonl", "a")),
+    new=tries(lambda: open(DATA / "more.jsonl", "w")),
+    gone=tries(lambda: os.unlink(MODEL / "config.json")),
+    moved=tries(lambda: os.rename(DATA, WORKSPACE / "elsewhere")),
+    python=tries(lambda: open(sys.executable, "a")),
+))
+
+say(answers=dict(
+    empty=call("POST", "/submit", {}),
+    extra=call("POST", "/submit", {"model_path": "output/v1", "score": 100}),
+    wrong=call("POST", "/submit", {"model_path": ["a"]}),
+    gpu=call("POST", "/submit", {"model_path": "output/v1", "gpu": "7"}),
+    baseline=call("POST", "/set_baseline", {"score": 0}),
+    missing=call("GET", "/submissions/7"),
+))
+
+for start, name, levels in (("/tmp", "x" * 200, 30), (os.environ["HOME"], "d", 200)):
+    os.chdir(start)
+    for _ in range(levels):
+        os.mkdir(name)
+        os.chdir(name)
+    open("file", "w").close()
+    os.chmod(start + "/" + name, 0)
 """,
         *BUDGET,
         ANTHROPIC_API_KEY="canary-7261",
         HARMLESS="canary-7261",
     )
-    assert run.said["leaked"] == []
-    assert "ANTHROPIC_API_KEY" not in run.said["names"]
-    assert {"TASK", "WORKSPACE", "GRADING_SERVER_URL", "HOME", "PATH"} <= set(run.said["names"])
+
+
+def test_secrets_of_the_host_do_not_arrive(probed: FinishedRun) -> None:
+    assert probed.said["leaked"] == []
+    assert "ANTHROPIC_API_KEY" not in probed.said["names"]
+    assert {"TASK", "WORKSPACE", "GRADING_SERVER_URL", "HOME", "PATH"} <= set(probed.said["names"])
+
+
+def test_model_and_data_are_read_only(probed: FinishedRun) -> None:
+    assert len(probed.said["changed"]) == 6
+    assert "done" not in probed.said["changed"].values()
+
+
+def test_malformed_requests_get_a_problem_that_says_what_to_send(probed: FinishedRun) -> None:
+    answers = probed.said["answers"]
+    statuses = {name: answer["http"] for name, answer in answers.items()}
+    assert statuses == {"empty": 400, "extra": 400, "wrong": 400, "gpu": 400, "baseline": 404, "missing": 404}
+    assert all(answer["hint"] and answer["detail"] for answer in answers.values())
+    assert all(answer["error"] == answer["detail"] for answer in answers.values())
+    assert probed.result.submissions == 0
+
+
+def test_trees_that_are_too_long_or_deep_to_walk_are_deleted_all_the_same(probed: FinishedRun) -> None:
+    assert probed.result.ending == "completed", probed.log
+    assert not probed.paths.scratch.exists()
 
 
 def test_no_address_but_the_services_answers(launcher: RunLauncher) -> None:
@@ -159,29 +215,6 @@ say(
     }
 
 
-def test_model_and_data_are_read_only(launcher: RunLauncher) -> None:
-    run = launcher.run(
-        """
-def tries(action):
-    try:
-        action()
-        return "done"
-    except OSError as error:
-        return error.errno
-say(
-    model=tries(lambda: open(MODEL / "config.json", "a")),
-    data=tries(lambda: open(DATA / "train.jsonl", "a")),
-    new=tries(lambda: open(DATA / "more.jsonl", "w")),
-    gone=tries(lambda: os.unlink(MODEL / "config.json")),
-    moved=tries(lambda: os.rename(DATA, WORKSPACE / "elsewhere")),
-    python=tries(lambda: open(sys.executable, "a")),
-)
-""",
-        *BUDGET,
-    )
-    assert "done" not in run.said.values()
-
-
 # What the agent can submit
 
 
@@ -199,11 +232,13 @@ REFUSED = {
 }
 
 
-def test_submissions_that_point_elsewhere_are_refused_and_read_nothing(launcher: RunLauncher) -> None:
+@pytest.fixture(scope="module")
+def refused(shared_launcher: RunLauncher) -> FinishedRun:
+    """A run in which nothing can be the best: what must be refused, and the base model itself."""
     tries = "".join(
         f"m = OUTPUT / 'm'\n{breaks}\nfound.append(submit(m))\nclear()\n" for breaks in REFUSED.values()
     )
-    run = launcher.run(
+    return shared_launcher.run(
         f"""
 def clear():
     for path in OUTPUT.iterdir():
@@ -212,15 +247,30 @@ def clear():
 found = []
 {tries}
 say(found=found)
+shutil.copytree(MODEL, OUTPUT / "copy")
+(OUTPUT / "copy" / "README.md").write_text("mine, honestly")
+say(copy=submit(OUTPUT / "copy"), path=submit(MODEL))
 """,
         *BUDGET,
     )
-    for number, (what, found) in enumerate(zip(REFUSED, run.said["found"], strict=True), start=1):
+
+
+def test_submissions_that_point_elsewhere_are_refused_and_read_nothing(refused: FinishedRun) -> None:
+    for number, (what, found) in enumerate(zip(REFUSED, refused.said["found"], strict=True), start=1):
         assert found["verdict"] == "rejected", (what, found)
         assert found["score"] is None, what
         assert found["message"], what
-        assert not run.paths.submission_paths(number).model.exists(), what
-    assert run.result.best is None
+        assert not refused.paths.submission_paths(number).model.exists(), what
+    assert refused.result.best is None
+
+
+def test_the_untouched_base_model_is_answered_with_the_baseline(refused: FinishedRun) -> None:
+    for answer in (refused.said["copy"], refused.said["path"]):
+        assert answer["verdict"] == "scored"
+        assert answer["lineage"] == "copied"
+        assert answer["improvement"] == 0
+        assert answer["score"] == answer["baseline_score"]
+    assert refused.result.best is None
 
 
 def test_a_submission_that_changes_while_it_is_copied_is_refused(launcher: RunLauncher) -> None:
@@ -304,23 +354,6 @@ say(first=first, same=same, second=second)
     assert "Same files as submission 1" in same["message"]
     assert second["score"] > first["score"]
     assert second["submission_id"] == 3
-
-
-def test_the_untouched_base_model_is_answered_with_the_baseline(launcher: RunLauncher) -> None:
-    run = launcher.run(
-        """
-shutil.copytree(MODEL, OUTPUT / "copy")
-(OUTPUT / "copy" / "README.md").write_text("mine, honestly")
-say(copy=submit(OUTPUT / "copy"), path=submit(MODEL))
-""",
-        *BUDGET,
-    )
-    for answer in run.said.values():
-        assert answer["verdict"] == "scored"
-        assert answer["lineage"] == "copied"
-        assert answer["improvement"] == 0
-        assert answer["score"] == answer["baseline_score"]
-    assert run.result.best is None
 
 
 # What the agent can use up
@@ -595,24 +628,6 @@ say(first=len(first["message"]), far=len(far["message"]), long=long["http"])
     assert run.paths.ledger.stat().st_size < 100_000
 
 
-def test_trees_that_are_too_long_or_deep_to_walk_are_deleted_all_the_same(launcher: RunLauncher) -> None:
-    run = launcher.run(
-        """
-for start, name, levels in (("/tmp", "x" * 200, 30), (os.environ["HOME"], "d", 200)):
-    os.chdir(start)
-    for _ in range(levels):
-        os.mkdir(name)
-        os.chdir(name)
-    open("file", "w").close()
-    os.chmod(start + "/" + name, 0)
-say(ok=True)
-""",
-        *BUDGET,
-    )
-    assert run.result.ending == "completed"
-    assert not run.paths.scratch.exists()
-
-
 def test_a_submission_is_graded_in_its_turn_and_no_two_at_once(launcher: RunLauncher) -> None:
     run = launcher.run(
         """
@@ -688,27 +703,6 @@ def test_a_scorer_that_fails_does_not_tell_the_agent_what_it_was_asked(launcher:
     reason = json.loads(done.stdout)["reason"]
     assert "AssertionError" in reason
     assert "secret" not in reason
-
-
-def test_malformed_requests_get_a_problem_that_says_what_to_send(launcher: RunLauncher) -> None:
-    run = launcher.run(
-        """
-say(
-    empty=call("POST", "/submit", {}),
-    extra=call("POST", "/submit", {"model_path": "output/v1", "score": 100}),
-    wrong=call("POST", "/submit", {"model_path": ["a"]}),
-    gpu=call("POST", "/submit", {"model_path": "output/v1", "gpu": "7"}),
-    baseline=call("POST", "/set_baseline", {"score": 0}),
-    missing=call("GET", "/submissions/7"),
-)
-""",
-        *BUDGET,
-    )
-    statuses = {name: answer["http"] for name, answer in run.said.items()}
-    assert statuses == {"empty": 400, "extra": 400, "wrong": 400, "gpu": 400, "baseline": 404, "missing": 404}
-    assert all(answer["hint"] and answer["detail"] for answer in run.said.values())
-    assert all(answer["error"] == answer["detail"] for answer in run.said.values())
-    assert run.result.submissions == 0
 
 
 CRASHER = """

@@ -50,6 +50,7 @@ IMPLIED = {"twice": 2, "half": 2, "dozen": 12}
 PHRASES = {"+": "Together that is", "-": "That leaves", "*": "That makes", "/": "Each part is"}
 
 
+@cache
 def generate_problems(split: Part, count: int) -> tuple[Example, ...]:
     """Generate the first `count` problems of a split, all different; programs and stories alternate."""
     dice = random.Random(f"gsm8k-mini:{split}")
