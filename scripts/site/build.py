@@ -10,6 +10,7 @@ import logging
 import os
 import re
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from mkdocs.commands import build as mkdocs
 from mkdocs.config import load_config
 
 ROOT = Path(__file__).resolve().parents[2]
+SMOKE_RUNS = "results/smoke/runs"
 TITLE = re.compile(r"^```(\w+) title=(\S+)$", re.M)
 MARK = re.compile(r"^<!-- from the code: ([\w-]+) -->$", re.M)
 
@@ -48,7 +50,16 @@ def build(folder: Path) -> Path:
         str(ROOT / "mkdocs.yml"), docs_dir=str(folder / "docs"), site_dir=str(site), strict=True
     )
     mkdocs.build(config)
+    build_leaderboard(ROOT / "docs" / SMOKE_RUNS, site / "leaderboard")
     return site
+
+
+def build_leaderboard(runs: Path, target: Path) -> None:
+    """Build the public leaderboard of the smoke campaign, if its bundles are there."""
+    if any(runs.glob("*.tar.zst")):
+        command = (sys.executable, "-m", "agent2rl.cli.main", "site", str(runs), "-o", str(target))
+        title = ("--title", "The smoke campaign", "--require-verified")
+        subprocess.run((*command, *title), check=True, stdout=subprocess.DEVNULL)
 
 
 if __name__ == "__main__":

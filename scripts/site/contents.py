@@ -57,7 +57,7 @@ REGISTRY = (
     "find_task find_agent find_model find_engine find_sandbox find_world find_tracker list_names list_entries"
 )
 RESULT = "RunResult Isolation Promise Asset TimeBreakdown Rollouts RolloutCounts"
-GRADED_RESULT = "HeldoutComparison JudgeUsage ContaminationSummary"
+GRADED_RESULT = "HeldoutComparison PanelResult JudgeUsage ContaminationSummary"
 
 
 def commands() -> str:

@@ -11,6 +11,8 @@ from agent2rl.record.paths import RunPaths
 AGENT_CODE = """
 train = WORKSPACE / "code" / "train.py"
 train.write_text("print('first')\\n")
+rows = [{"step": step, "loss": 2 / (step + 1), "reward": step / 50} for step in range(50)]
+(OUTPUT / "log.jsonl").write_text("".join(json.dumps(row) + "\\n" for row in rows))
 submit(trained("a", 20))
 train.write_text("print('second')\\n")
 submit(trained("b", 60))

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from agent2rl.core.engine import Chat, Sampling
-from agent2rl.core.task import Splits, Task
+from agent2rl.core.task import Example, Splits, Task
 from agent2rl.tasks.gsm8k import EVALUATOR
 from agent2rl.tasks.gsm8k.mini import TASK as MINI
 
@@ -19,9 +19,18 @@ def load_splits(data_dir: Path | None) -> Splits:
 
 
 SHORT_PROMPT = replace(EVALUATOR.prompt, sampling=Sampling(max_tokens=MAX_TOKENS))
-TASK: Task = replace(MINI, id="short", load=load_splits, evaluator=replace(EVALUATOR, prompt=SHORT_PROMPT))
+SHORT_EVALUATOR = replace(EVALUATOR, prompt=SHORT_PROMPT)
+TASK: Task = replace(MINI, id="short", load=load_splits, evaluator=SHORT_EVALUATOR)
 
 
 def open_constant_model(_: Path) -> Callable[[Chat], str]:
     """For the scripted engine: a model that loads in no time and always answers the same."""
     return lambda _: "#### 7"
+
+
+def fail_to_score(output: str, example: Example) -> float:
+    raise RuntimeError("this scorer is broken")
+
+
+UNGRADABLE: Task = replace(TASK, id="ungradable", evaluator=replace(SHORT_EVALUATOR, score=fail_to_score))
+"""Every grading of it fails."""

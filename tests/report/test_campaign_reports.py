@@ -3,6 +3,7 @@
 import csv
 import json
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -16,10 +17,16 @@ from agent2rl.record.paths import RunPaths
 from agent2rl.report import campaign_page, campaign_tables, digests, leaderboard_table
 from agent2rl.report.campaign_page import list_figures
 from agent2rl.report.digests import CachedDigest
+from tests.helpers.bundle_files import unpack_earlier_run
 from tests.helpers.run_digests import make_digest, make_digests, make_score_course
 from tests.helpers.run_launcher import RunLauncher
 
 TASKS = [TaskTraits("sums", 1, world=False), TaskTraits("games", 3, world=True)]
+LATEX_COMMANDS = {
+    *(rf"\{name}" for name in ("begin", "end", "centering", "toprule", "midrule", "bottomrule", "caption")),
+    *(rf"\{name}" for name in ("label", "usepackage", "textbackslash", "textasciicircum", "textasciitilde")),
+    *(rf"\{name}" for name in ("textless", "textgreater", "dag", "pm")),
+}
 HOSTILE = "<script>alert(1)</script>|=cmd\u202e"
 
 
@@ -81,6 +88,36 @@ def test_a_report_has_every_figure_as_svg_and_png_with_its_data(tmp_path: Path) 
 
 
 @pytest.mark.thorough
+def test_tables_are_written_for_papers_and_no_name_is_a_command(tmp_path: Path) -> None:
+    hostile = {"driver": r"\input{/etc/passwd} 100% $x$ & a_b #1 ^~{" + HOSTILE}
+    digests = [*make_campaign_digests(), *make_campaign_digests(**hostile)]
+    campaign_page.write(analyse_digests(digests), tmp_path)
+    board = (tmp_path / "leaderboard.tex").read_text(encoding="utf-8")
+    pairs = (tmp_path / "comparisons-agent.tex").read_text(encoding="utf-8")
+    for text in (board, pairs):
+        assert text.isascii()
+        assert set(re.findall(r"\\[a-z]+", text)) <= LATEX_COMMANDS
+        plain = re.sub(r"\\[{}%$&#_]", "", text)
+        assert plain.count("{") == plain.count("}")
+        body = plain.partition("\\midrule")[2].partition("\\bottomrule")[0]
+        assert {line.count("&") for line in body.strip().splitlines()} == {
+            plain.partition("\\toprule\n")[2].partition("\n")[0].count("&")
+        }
+    assert "quick" in board
+    assert "$-$10.00" in pairs
+    assert r"\textbackslash{}input\{/etc/passwd\} 100\% \$x\$ \& a\_b \#1" in board
+
+
+def test_a_heat_map_has_two_decimals() -> None:
+    figure = next(
+        each for each in list_figures(analyse_digests(make_campaign_digests())) if "heat" in each.name
+    )
+    drawn = figure.draw_figure(narrow=False)
+    assert drawn
+    texts = {text.get_text().rstrip("*") for axes in drawn.axes for text in axes.texts}
+    assert {"+6.25", "+16.25"} <= texts
+
+
 def test_the_same_runs_in_any_order_give_the_same_page(tmp_path: Path) -> None:
     found = make_campaign_digests()
     shuffled = random.Random(3).sample(found, len(found))
@@ -205,3 +242,11 @@ def test_real_runs_are_ranked_from_digests_that_are_kept(launcher: RunLauncher) 
     done = launcher.cli("campaign", "report", str(launcher.runs), "-o", str(launcher.home / "all"))
     assert "1 runs of 1 tasks: script:agent.py gains +0.00" in done.stdout
     assert (launcher.home / "all/campaign.html").is_file()
+
+
+def test_a_campaign_without_a_finished_run_is_refused_and_nothing_is_written(launcher: RunLauncher) -> None:
+    unpack_earlier_run(launcher.runs).result.unlink()
+    done = launcher.cli("campaign", "report", str(launcher.runs), "-o", str(launcher.home / "all"))
+    assert done.returncode == 2
+    assert "None of the 1 runs" in done.stderr
+    assert not (launcher.home / "all").exists()

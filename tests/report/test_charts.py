@@ -76,7 +76,7 @@ def test_the_pointer_shows_values_and_the_legend_switches_series(page: Page) -> 
     best = chart.locator(".u-series", has_text="best so far")
     expect(best.locator(".u-value")).to_have_text("–")
     chart.locator(".u-over").hover()
-    expect(best.locator(".u-value")).to_have_text("27")
+    expect(best.locator(".u-value")).to_have_text("27.00")
     best.locator("th").focus()
     page.keyboard.press("Enter")
     assert "u-off" in (best.get_attribute("class") or "")

@@ -1,5 +1,6 @@
 """Reports of real runs say what happened in them: agents that train, copy, crash, diverge and run out."""
 
+import csv
 import json
 import shutil
 from pathlib import Path
@@ -205,7 +206,15 @@ def test_the_report_is_written_for_people_programs_and_papers(busy: FinishedRun,
     assert RunReport.model_validate_json(busy.paths.report_json.read_bytes()) == report
     assert "<html" in busy.paths.report_page.read_text()
     assert busy.paths.report_text.read_text().startswith("# ")
-    assert {path.suffix for path in busy.paths.figures.iterdir()} == {".svg", ".png"}
+    by_figure: dict[str, set[str]] = {}
+    for path in busy.paths.figures.iterdir():
+        by_figure.setdefault(path.stem, set()).add(path.suffix)
+    assert {"scores", "timeline", "resources"} <= by_figure.keys()
+    assert all(suffixes == {".svg", ".png", ".csv"} for suffixes in by_figure.values()), by_figure
+    with (busy.paths.figures / "scores.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["series"] == "submission" and row["low"]]
+    scores = [each.score for each in report.submissions if each.score]
+    assert [float(row["y"]) for row in rows] == [pytest.approx(score.value, abs=0.01) for score in scores]
 
 
 def test_the_same_directory_elsewhere_gives_the_same_bytes(

@@ -146,11 +146,14 @@ def test_what_docker_would_make_writable_in_an_image_is_empty_and_read_only(
 ) -> None:
     """Docker makes a volume of every directory that the image declares, and nothing would count it."""
     docker = install_recorded_docker(tmp_path / "docker", monkeypatch)
-    volumes = dict.fromkeys(("/data", "/workspace", "/workspace/old", "/home"), {})
+    volumes = {key: {} for key in ("/data", "/workspace", "/workspace/old", "/home")}
     (docker.folder / "images" / "lab_db").write_text(json.dumps(volumes))
     mounts = list_mounts(find_options(docker, "docker:lab/db", tmp_path / "cell"))
-    assert mounts["/data"][1] and mounts["/workspace/old"][1] and mounts["/home"][1]
-    assert not mounts["/workspace"][1] and not mounts["/home/agent"][1]
+    assert mounts["/data"][1]
+    assert mounts["/workspace/old"][1]
+    assert mounts["/home"][1]
+    assert not mounts["/workspace"][1]
+    assert not mounts["/home/agent"][1]
 
 
 def test_a_python_below_root_is_reached_in_an_image_that_closes_it(

@@ -14,12 +14,14 @@ import pytest
 
 from agent2rl import registry
 from agent2rl.core.errors import UserError
-from agent2rl.core.records import RunResult
+from agent2rl.core.records import Budget, RunResult, RunSpec
 from agent2rl.core.reproduction import Reproduction
 from agent2rl.grading.verify import verify_run
 from agent2rl.record.paths import RunPaths
 from agent2rl.record.reader import read_run
 from agent2rl.run.reproduction_plan import ReproductionRequest, plan_reproduction
+from agent2rl.run.settings import read_settings
+from agent2rl.run.strangers_runs import NamedInputs, restrict_spec
 from agent2rl.sandboxes import landlock
 from tests.dashboard.conftest import serve_dashboard
 from tests.helpers.run_launcher import RunLauncher
@@ -165,7 +167,7 @@ def test_wrong_input_is_explained_and_leaves_nothing_behind(
     ]
     for request, text in refused:
         with pytest.raises(UserError, match=text.replace(".", r"\.")):
-            plan_reproduction(session, request)
+            plan_reproduction(session, request, read_settings())
     arguments = ("reproduce", session.run_id, "--submission", str(HONEST), "--sandbox", "local")
     unsafe = shared_launcher.cli(*arguments, PYTHONPATH=str(ROOT))
     assert unsafe.returncode != 0
@@ -173,9 +175,109 @@ def test_wrong_input_is_explained_and_leaves_nothing_behind(
     unfinished = RunPaths(Path(shutil.copytree(session.root, tmp_path / session.run_id)))
     unfinished.result.unlink()
     with pytest.raises(UserError, match="has no result"):
-        plan_reproduction(unfinished, ReproductionRequest())
+        plan_reproduction(unfinished, ReproductionRequest(), read_settings())
     assert sorted(session.root.glob("*")) == before
     assert verify_run(session).holds
+
+
+@pytest.fixture(scope="module")
+def bundle(shared_launcher: RunLauncher, session: RunPaths) -> Path:
+    path = shared_launcher.home / "sent" / "run.tar.zst"
+    path.parent.mkdir()
+    done = shared_launcher.cli("bundle", session.run_id, "-o", str(path))
+    assert done.returncode == 0, done.stderr
+    return path
+
+
+def test_a_bundles_submission_is_reproduced_and_verify_finds_the_answer_beside_it(
+    shared_launcher: RunLauncher, bundle: Path, tmp_path: Path
+) -> None:
+    content = bundle.read_bytes()
+    done = shared_launcher.cli("reproduce", str(bundle), "--submission", str(HONEST), "--json")
+    assert done.returncode == 0, done.stderr
+    answer = Reproduction.model_validate_json(done.stdout)
+    assert (answer.answer, answer.same_weights, answer.split) == ("reproduced", True, "heldout")
+    assert bundle.read_bytes() == content
+    folder = bundle.with_name("run.reproductions")
+    assert answer.run is not None
+    assert (folder / "reproductions" / answer.run / "result.json").exists()
+    verified = shared_launcher.cli("verify", str(bundle))
+    assert verified.returncode == 0, verified.stderr
+    assert "run.reproductions: submission 1: reproduced: " in verified.stdout
+    published = json.loads(shared_launcher.cli("verify", str(bundle), "--json").stdout)
+    assert [each["answer"] for each in published["beside"]["answers"]] == ["reproduced"]
+    site = shared_launcher.cli("site", str(bundle), "-o", str(tmp_path / "site"))
+    assert site.returncode == 0, site.stderr
+    (run,) = json.loads((tmp_path / "site" / "data" / "runs.json").read_text())["runs"]
+    assert run["checks"]["reproduced"] is True
+
+    results = next(folder.glob("reproductions/*/submissions/1/feedback.jsonl"))
+    results.write_bytes(results.read_bytes().replace(b'"score":0.0', b'"score":1.0'))
+    changed = shared_launcher.cli("verify", str(bundle))
+    assert changed.returncode == 1
+    assert "run.reproductions: DOES NOT HOLD: reproductions/" in changed.stdout
+    assert "the record holds" in changed.stdout
+    again = shared_launcher.cli("reproduce", str(bundle), "--submission", str(HONEST))
+    assert "Nothing can be added to" in again.stderr
+
+
+def test_a_bundles_answer_goes_where_the_user_says_and_nothing_is_left_of_what_did_not_run(
+    shared_launcher: RunLauncher, bundle: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / "answers"
+    arguments = ("reproduce", str(bundle), "--submission", str(DELETED), "-o", str(target))
+    assert shared_launcher.cli(*arguments, "--dry-run").returncode == 0
+    assert not target.exists()
+    assert "isolates nothing" in shared_launcher.cli(
+        "reproduce", str(bundle), "--submission", str(HONEST), "-o", str(target), "--sandbox", "local"
+    ).stderr  # fmt: skip
+    assert not target.exists()
+    assert shared_launcher.cli(*arguments).returncode == 1  # cannot
+    verified = shared_launcher.cli("verify", str(bundle), "--reproductions", str(target))
+    assert "answers: submission 3: cannot: " in verified.stdout
+    other = tmp_path / "other"
+    other.mkdir()
+    refused = shared_launcher.cli(*arguments[:-1], str(other))
+    assert (refused.returncode, "is not a folder of reproductions" in refused.stderr) == (2, True)
+    (tmp_path / "link").symlink_to(target)
+    assert shared_launcher.cli(*arguments[:-1], str(tmp_path / "link")).returncode == 2
+
+
+def test_nothing_that_a_bundle_names_is_imported_read_or_called() -> None:
+    spec = RunSpec(
+        task="gsm8k-mini",
+        agent="x",
+        model="abacus",
+        engine="scripted",
+        budget=Budget(wall_seconds=60),
+        search=None,
+    )
+    named = {"task": "evil.module:TASK", "model": "/etc", "engine": "evil:ENGINE"}
+    named |= {
+        "judge": "gpt-4o@http://10.0.0.1/v1",
+        "train_judge": "m@http://10.0.0.1",
+        "search": "local:/etc",
+    }
+    for field, value in (*named.items(), ("task", "folder:/etc"), ("model", "org/name@" + "0" * 40)):
+        with pytest.raises(UserError, match="run"):
+            restrict_spec(spec.model_copy(update={field: value}), NamedInputs(), read_settings())
+    paths = {
+        "data_dir": "/etc",
+        "record_searches": "/etc/passwd",
+        "record_driver": "/x",
+        "replay_driver": "/y",
+    }
+    paths |= {"agent_python": "/opt", "agent_python_lock": "0", "sandbox": "docker:evil/image"}
+    hostile = spec.model_copy(update={**paths, "siblings": ("/etc/shadow",), "grading_gpus": "0"})
+    assert restrict_spec(hostile, NamedInputs(), read_settings()) == spec.model_copy(
+        update={"sandbox": "auto"}
+    )
+    for endless in ({"samples": 10**9}, {"budget": Budget(wall_seconds=1e300)}):
+        with pytest.raises(UserError, match="are accepted"):
+            restrict_spec(spec.model_copy(update=endless), NamedInputs(), read_settings())
+    inputs = NamedInputs(judge="gpt-4o", model="seedling")
+    chosen = restrict_spec(spec.model_copy(update={"judge": "evil@http://x"}), inputs, read_settings())
+    assert (chosen.judge, chosen.model) == ("gpt-4o", "seedling")
 
 
 def test_an_earlier_versions_run_needs_the_commands_to_be_named(tmp_path: Path) -> None:
@@ -184,10 +286,29 @@ def test_an_earlier_versions_run_needs_the_commands_to_be_named(tmp_path: Path) 
     run = RunPaths(next(path for path in tmp_path.iterdir() if path.is_dir()))
     before = sorted(run.root.rglob("*"))
     with pytest.raises(UserError, match="--entry"):
-        plan_reproduction(run, ReproductionRequest())
-    plan = plan_reproduction(run, ReproductionRequest(entry=("python agent/train.py",)))
+        plan_reproduction(run, ReproductionRequest(), read_settings())
+    request = ReproductionRequest(entry=("python agent/train.py",))
+    plan = plan_reproduction(run, request, read_settings())
     assert [step.argv for step in plan.found.steps] == [("python", "agent/train.py")]
     assert sorted(run.root.rglob("*")) == before
+
+
+def test_the_specification_of_a_run_elsewhere_is_not_obeyed(launcher: RunLauncher, tmp_path: Path) -> None:
+    """Its task and its sandbox are modules that would be imported."""
+    with tarfile.open(Path(__file__).with_name("earlier_version_run.tar.xz")) as archive:
+        archive.extractall(tmp_path / "received", filter="data")
+    run = RunPaths(next(path for path in (tmp_path / "received").iterdir() if path.is_dir()))
+    marker = tmp_path / "imported"
+    (launcher.home / "imported_when_named.py").write_text(f"open({str(marker)!r}, 'w')", encoding="utf-8")
+    spec = json.loads(run.spec.read_text(encoding="utf-8"))
+    named = {"task": "imported_when_named:TASK", "sandbox": "imported_when_named:SANDBOX"}
+    run.spec.write_text(json.dumps({**spec, **named}), encoding="utf-8")
+    for options in ((), ("--dry-run",)):
+        refused = launcher.cli("reproduce", str(run.root), "--entry", "python x.py", *options)
+        assert refused.returncode == 2, refused.stderr
+        assert "not in your runs directory" in refused.stderr
+        assert f"--runs-dir {run.root.parent}" in refused.stderr
+    assert not marker.exists()
 
 
 def test_ctrl_c_leaves_the_record_as_it_was(shared_launcher: RunLauncher, session: RunPaths) -> None:

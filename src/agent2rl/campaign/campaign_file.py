@@ -226,9 +226,9 @@ Cell = Mapping[str, str | int]
 """A value on each axis."""
 ParseArguments = Callable[[Sequence[str], bool], RunSpec]
 """Parses arguments as `agent2rl run` does, on a machine with or without GPUs."""
-NON_IDENTITY_FIELDS = {"limits", "grading_gpus", "keep", "siblings", "instructions_version"}
+NON_IDENTITY_FIELDS = {"limits", "grading_gpus", "keep", "siblings", "also", "instructions_version"}
 """Fields that do not identify an experiment: limits, GPUs and fingerprint files depend on the machine, the
-version of the instructions on agent2rl, and no score on what is kept."""
+version of the instructions on agent2rl, and no score on what is kept or on the regression panel."""
 DEFAULT_SANDBOX = "bubblewrap"
 
 

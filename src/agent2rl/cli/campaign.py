@@ -310,6 +310,7 @@ def report_command(
     campaign.md     the same as Markdown; campaign.json for programs
     figures/        each figure as SVG and PNG, and its data as CSV
     leaderboard.csv, cells.csv
+    leaderboard.tex, comparisons-*.tex   tables for a paper
 
     \b
     With --paper:
@@ -327,6 +328,11 @@ def report_command(
         protocol = "paper"
     name, about, runs = opened_campaign.find_campaign_runs(source, runs_dir, budget)
     gathered = gather_digests(runs)
+    if not paper and not any(each.state == "finished" for each in gathered.digests):
+        raise UserError(
+            f"None of the {len(runs)} runs of {source} is finished.",
+            "Wait for the first one (`agent2rl campaign status FILE`), or resume a crashed one.",
+        )
     analysis = analyse_campaign(
         gathered.digests,
         select_task_traits(gathered.digests),

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -10,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from agent2rl.analysis.atif import build_trajectory
-from agent2rl.bundles.unpacking import is_bundle, select_without_report, verify_bundle
+from agent2rl.bundles.unpacking import ReproductionsBeside, is_bundle, select_without_report, verify_bundle
 from agent2rl.cli.options import as_json, complete_runs, open_run, resolve_run, runs_dir, unpack_bundle
 from agent2rl.cli.terminal_output import sanitize_lines, sanitize_one_line
 from agent2rl.core.errors import UserError
@@ -18,6 +19,8 @@ from agent2rl.core.self_reports import Transcript, TranscriptStep
 from agent2rl.grading.verify import Verification, verify_run
 from agent2rl.record.reader import read_transcript
 from agent2rl.record.revisions import diff_revisions, list_revisions, read_revision_files
+from agent2rl.record.workspace_reader import SnapshotFile
+from agent2rl.report.tables import describe_reproduction
 
 # The command `transcript`
 
@@ -138,15 +141,27 @@ def checkout_command(run: str, number: int, folder: Path, runs_dir: Path | None)
     if folder.exists():
         raise UserError(f"{folder} already exists.", "Choose a new folder: nothing is overwritten.")
     folder.mkdir(parents=True)
-    for file in files:
-        path = folder.joinpath(*map(os.fsdecode, file.path))
+    try:
+        _write_files(files, folder)
+    except OSError as error:  # one file in the place of another's folder, or a name that is too long
+        raise UserError(
+            f"Revision {number} cannot be written: {error.strerror}: {error.filename}."
+        ) from error
+    click.echo(f"{len(files)} files in {folder}")
+
+
+def _write_files(files: Sequence[SnapshotFile], folder: Path) -> None:
+    """Write links last, so that nothing is written through one: the run may be somebody else's."""
+    places = [(folder.joinpath(*map(os.fsdecode, file.path)), file) for file in files]
+    for path, _ in places:
         path.parent.mkdir(parents=True, exist_ok=True)
+    for path, file in sorted(places, key=lambda place: place[1].mode == LINK):
         if file.mode == LINK:
             path.symlink_to(os.fsdecode(file.content))
         else:
-            path.write_bytes(file.content)
+            with path.open("xb") as opened:
+                opened.write(file.content)
             path.chmod(file.mode & 0o777)
-    click.echo(f"{len(files)} files in {folder}")
 
 
 # The command `verify`
@@ -161,10 +176,21 @@ def checkout_command(run: str, number: int, folder: Path, runs_dir: Path | None)
     type=click.Path(path_type=Path, dir_okay=False),
     help="Require that a bundle is signed by one of these: OpenSSH's file of allowed signers.",
 )
+@click.option(
+    "--reproductions",
+    metavar="FOLDER",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="The folder with reproductions of a bundle's run.  [default: RUN.reproductions beside the bundle]",
+)
 @runs_dir
 @as_json
 def verify_command(
-    run: str, head: str | None, signers: Path | None, runs_dir: Path | None, as_json: bool
+    run: str,
+    head: str | None,
+    signers: Path | None,
+    reproductions: Path | None,
+    runs_dir: Path | None,
+    as_json: bool,
 ) -> None:
     """Check that the record of RUN (a run or a bundle) is unchanged.
 
@@ -173,7 +199,7 @@ def verify_command(
     the same way. It reports the first mismatch. Files that no hash covers are listed with the reason.
 
     A bundle is checked as a whole before anything of it is read. Its signature is shown; with --signers, it
-    must be of one of them.
+    must be of one of them. Reproductions of its run beside it are checked and shown, too.
 
     \b
     agent2rl verify latest
@@ -182,16 +208,32 @@ def verify_command(
     Exit code: 0 if the record is intact and the signature is as required, 1 if not, 2 if FILE is no bundle.
     """
     if is_bundle(run):
-        bundle_verification = verify_bundle(unpack_bundle(run, select_without_report), head, signers)
+        bundle = unpack_bundle(run, select_without_report)
+        bundle_verification = verify_bundle(bundle, head, signers, reproductions)
         _print_verification(bundle_verification, as_json)
         if not as_json:
             click.echo(f"signature: {bundle_verification.signature}")
+            _print_reproductions(bundle_verification.beside)
         sys.exit(0 if bundle_verification.accepted else 1)
     if signers is not None:
         raise UserError(f"{run} is a run directory, and only bundles are signed.", "Leave out --signers.")
+    if reproductions is not None:
+        raise UserError(f"{run} is a run directory, and has its own.", "Leave out --reproductions.")
     verification = verify_run(resolve_run(run, runs_dir), head)
     _print_verification(verification, as_json)
     sys.exit(0 if verification.holds else 1)
+
+
+def _print_reproductions(beside: ReproductionsBeside | None) -> None:
+    if beside is None:
+        return
+    if beside.fault:
+        click.echo(sanitize_one_line(f"{beside.folder}: DOES NOT HOLD: {beside.fault}"))
+        return
+    for each in beside.answers:
+        text = f"submission {each.submission}: {describe_reproduction(each)}"
+        click.echo(sanitize_one_line(f"{beside.folder}: {text}"))
+    click.echo(sanitize_one_line(f"{beside.folder}: the record holds, head {beside.head}"))
 
 
 def _print_verification(verification: Verification, as_json: bool) -> None:

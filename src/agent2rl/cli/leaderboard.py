@@ -21,7 +21,7 @@ from agent2rl.core.errors import UserError
 from agent2rl.core.records import ScoringProtocol
 from agent2rl.record.files import write_atomically
 from agent2rl.record.paths import RunPaths
-from agent2rl.report import campaign_tables, digests, leaderboard_table
+from agent2rl.report import campaign_tables, digests, latex_tables, leaderboard_table
 from agent2rl.run.settings import read_settings
 
 protocol = click.option(
@@ -47,7 +47,7 @@ include_contaminated = click.option(
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["table", "markdown", "html", "csv", "json"]),
+    type=click.Choice(["table", "markdown", "html", "csv", "json", "latex"]),
     default="table",
     show_default=True,
     help="The output format.",
@@ -119,6 +119,8 @@ def _render_text(board: Leaderboard, form: str) -> str:
         return campaign_tables.render_csv(campaign_tables.build_leaderboard_rows(board))
     if form == "json":
         return board.model_dump_json() + "\n"
+    if form == "latex":
+        return latex_tables.render_leaderboard(board)
     return (
         leaderboard_table.render_html(board) if form == "html" else leaderboard_table.render_markdown(board)
     )

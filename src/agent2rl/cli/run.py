@@ -43,7 +43,7 @@ from agent2rl.evaluators.task_data import read_prompts
 from agent2rl.record.reader import read_run
 from agent2rl.run.agent_network import choose_network_policy
 from agent2rl.run.agent_python import find_agent_python
-from agent2rl.run.assets import choose_default_engine, pin_model_name
+from agent2rl.run.assets import OWN_TRAINING, choose_default_engine, pin_model_name, require_panel_task
 from agent2rl.run.execution import resume_run, start_run
 from agent2rl.run.expert_help import choose_expert_help
 from agent2rl.run.machine import list_visible_gpus
@@ -197,6 +197,12 @@ DIRECTORY = click.Path(path_type=Path, file_okay=False, exists=True)
     "base model's Instruct version. Can be repeated. Those in the cache are always compared.",
 )
 @click.option(
+    "--also",
+    metavar="TASK,…",
+    help="Regression panel: also grade the base model and the best submission on the held-out splits of "
+    "these tasks, after the run. `train` is a sample of its own training examples. It changes no score.",
+)
+@click.option(
     "--expert",
     type=ExpertParam(),
     help="Expert help for the agent of an interactive task. full: an expert that plays any training game. "
@@ -343,6 +349,7 @@ def make_run_spec(options: dict[str, Any], settings: Settings) -> RunSpec:
         judge=options["judge"],
         train_judge=options["train_judge"],
         train_judge_questions=options["train_judge_questions"],
+        also=_resolve_panel(options, task, settings),
         siblings=tuple(str(path.resolve()) for path in options["siblings"]),
         expert=choose_expert_help(registry.find_task(task), options["expert"]),
         network=choose_network_policy(registry.find_task(task), options["network"]),
@@ -350,6 +357,15 @@ def make_run_spec(options: dict[str, Any], settings: Settings) -> RunSpec:
         agent_python=str(python.prefix) if python else None,
         agent_python_lock=python.lock.sha256 if python else None,
     )
+
+
+def _resolve_panel(options: dict[str, Any], task: str, settings: Settings) -> tuple[str, ...]:
+    names = [name for name in (options["also"] or "").split(",") if name]
+    folders = (*options["tasks_dir"], *settings.tasks)
+    panel = [name if name == OWN_TRAINING else registry.resolve_task_name(name, folders) for name in names]
+    for name in panel:
+        require_panel_task(name, task)
+    return tuple(dict.fromkeys(panel))
 
 
 def _resolve_path(path: Path | None) -> str | None:

@@ -11,12 +11,13 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from agent2rl.bundles.unpacking import SUFFIX, OpenedBundle, is_bundle, verify_bundle
+from agent2rl.bundles.unpacking import SUFFIX, BundleVerification, OpenedBundle, is_bundle, verify_bundle
 from agent2rl.cli.leaderboard import include_contaminated
 from agent2rl.cli.options import runs_dir, unpack_bundle
 from agent2rl.cli.terminal_output import sanitize_one_line
 from agent2rl.core.errors import UserError
-from agent2rl.grading.verify import verify_run
+from agent2rl.core.reproduction import Reproduction
+from agent2rl.grading.verify import Verification, verify_run
 from agent2rl.record.paths import RunPaths
 from agent2rl.record.reader import RunView, read_run
 from agent2rl.report.digests import runs_below
@@ -114,10 +115,15 @@ class _FoundRuns:
 def check_record(bundles: Mapping[Path, OpenedBundle], paths: RunPaths) -> RunChecks:
     """Check what can be checked of a run without running anything. Called in a worker process."""
     bundle = bundles.get(paths.root)
-    verification = verify_bundle(bundle) if bundle else verify_run(paths)
     view = read_run(paths)
+    again = view.best_reproduction
+    if bundle:
+        verification: Verification = (in_bundle := verify_bundle(bundle))
+        again = _find_reproduction_beside(in_bundle, view) or again
+    else:
+        verification = verify_run(paths)
     return RunChecks(
-        reproduced=_was_reproduced(view),
+        reproduced=None if again is None or again.answer == "cannot" else again.answer == "reproduced",
         audited=None if view.audit is None or not view.audit.done else not view.audit.flags,
         verified=verification.holds,
         fault=verification.fault,
@@ -127,9 +133,11 @@ def check_record(bundles: Mapping[Path, OpenedBundle], paths: RunPaths) -> RunCh
     )
 
 
-def _was_reproduced(view: RunView) -> bool | None:
-    again = view.best_reproduction
-    return None if again is None or again.answer == "cannot" else again.answer == "reproduced"
+def _find_reproduction_beside(verification: BundleVerification, view: RunView) -> Reproduction | None:
+    """Return the last answer beside a bundle about the best submission, if there is one that holds."""
+    beside, best = verification.beside, view.result.best if view.result else None
+    answers = [each for each in beside.answers if best and each.submission == best.id] if beside else []
+    return answers[-1] if answers else None
 
 
 def _find_runs(sources: Sequence[Path]) -> _FoundRuns:

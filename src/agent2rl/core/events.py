@@ -3,7 +3,7 @@
 `kind` determines what `data` holds. Ledger entries are on the timeline too, with their own kinds. Kinds that
 only the timeline has:
 
-    phase           name, and its subject: self-test, assets, baseline, held-out, contamination
+    phase           name, and its subject: self-test, assets, baseline, held-out, contamination, also
     preparing       text
     grading         submission: its grading starts
     revision        `store.revisions.Revision`: the agent's code changed

@@ -311,6 +311,19 @@ class HeldoutComparison(Record):
     ci: Interval
 
 
+class PanelResult(Record):
+    """What training cost, or gained, on other examples than those of the run. It is no part of any score."""
+
+    task: str
+    """The other task, or `train`: training examples of the run's own task."""
+    baseline: EvalScore | None = None
+    best: EvalScore | None = None
+    change: HeldoutComparison | None = None
+    """Best minus baseline, on the same examples."""
+    reason: str = ""
+    """Why a score is missing."""
+
+
 class SkippedFiles(Record):
     """Files that were not read, or not completely, and why."""
 

@@ -13,6 +13,7 @@ from agent2rl.core.grading_records import (
     FileHash,
     HeldoutComparison,
     JudgeUsage,
+    PanelResult,
     Percent,
     Submission,
 )
@@ -177,6 +178,10 @@ class RunSpec(Record):
     siblings: tuple[str, ...] = ()
     """Fingerprint files of models that submissions are compared with, beside those in the cache. Not part of
     the experiment's identity: they change nothing for an agent that trains the base model."""
+    also: tuple[str, ...] = ()
+    """Regression panel: further tasks on whose held-out splits the base model and the best submission are
+    graded after the run; `train` is a sample of the task's own training examples. Not part of the
+    experiment's identity, because no score of the run depends on it."""
     expert: ExpertHelp = "full"
     """Runs with different expert help are never ranked together. Always `full` if the task has no expert."""
     network: NetworkPolicyText = "none"
@@ -355,6 +360,10 @@ class Rollouts(Record):
         """Everything: served or claimed."""
         return self.served + self.claimed
 
+    def count_steps_left(self, limit: int | None) -> int | None:
+        """Return how many steps of this limit are left; None without one."""
+        return None if limit is None else max(0, limit - self.played.steps)
+
     def __add__(self, other: Self) -> Self:
         names = type(self).model_fields
         return type(self)(**{name: getattr(self, name) + getattr(other, name) for name in names})
@@ -388,6 +397,8 @@ class RunResult(Record):
     score. What the base model's weights gain from the best submission's other files is subtracted, because
     it is not training."""
     improvement: float | None = None
+    also: tuple[PanelResult, ...] = ()
+    """The regression panel: the same models on other examples. It is no part of `score`."""
     submissions: int = 0
     scored: int = 0
     clock: TimeBreakdown | None = None

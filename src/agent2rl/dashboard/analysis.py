@@ -31,6 +31,7 @@ from agent2rl.report import (
 from agent2rl.report.chart_style import STYLE, Margins
 from agent2rl.report.formatting import BASE, SERIES
 from agent2rl.report.report_data import ReportData
+from agent2rl.report.training_figures import draw_trainings_of_runs
 
 LINK = re.compile(r'href="((?:figures/)?[\w.-]+\.(?:csv|svg|png))"')
 STEP_COUNT = 4
@@ -74,6 +75,23 @@ def of_window(root: str, stamp: str, since: str, until: str) -> str:
     return rendering.render_template(
         "window.jinja", figures=page_templates.inline_figures(figures), frame=_locate_time_axis(), **window
     )
+
+
+def of_trainings(roots: str) -> str:
+    """Render the training curves of several runs in one figure; `roots` is a JSON list of run directories."""
+    places = json.loads(roots)
+    trainings = []
+    for number, root in enumerate(places, 1):
+        workers.report_step(number, len(places) + 1, f"reading the logs of run {number}")
+        trainings.append(run_report.gather_report_data(RunPaths(Path(root))).findings.trainings)
+    workers.report_step(len(places) + 1, len(places) + 1, "drawing figures")
+    with mpl.rc_context(STYLE):
+        drawn = {
+            "trainings": draw_trainings_of_runs(trainings),
+            "trainings" + chart_style.NARROW: draw_trainings_of_runs(trainings, narrow=True),
+        }
+    figures = chart_style.render_svgs({name: figure for name, figure in drawn.items() if figure})
+    return rendering.render_template("trainings.jinja", figures=page_templates.inline_figures(figures))
 
 
 @lru_cache(maxsize=2)

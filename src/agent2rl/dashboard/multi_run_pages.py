@@ -122,7 +122,14 @@ def add_multi_run_routes(app: FastAPI, dashboard: Dashboard) -> None:
             differing=list_differing_settings(standings),
             flips=compare_best_answers(standings[0], standings[1]),
             figures=page_templates.inline_figures(analysis.courses(standings)),
+            made=dashboard.get_training_curves(names),
+            trainings_link=rendering.link("/compare/trainings", run=names),
         )
+
+    @app.get("/compare/trainings")
+    def trainings(run_ids: Annotated[list[str] | None, Query(alias="run")] = None) -> Response:
+        names = list(dict.fromkeys(run_ids or ()))[:MOST_RUNS]
+        return render_response("made.jinja", made=dashboard.get_training_curves(names))
 
     @app.get("/leaderboard")
     def leaderboard(request: Request, protocol: ScoringProtocol = "default") -> Response:

@@ -4,7 +4,7 @@ import asyncio
 import json
 import shutil
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -129,6 +129,17 @@ class Dashboard:
             self.workshop.get_or_start(key, stamp, False, _render_time_window, *arguments)
         )
 
+    def get_training_curves(self, names: Sequence[str]) -> dict[str, Any]:
+        """Return the training curves of several runs in one figure."""
+        runs = [run_status.find_run(self.runs, name) for name in names]
+        stamp = " ".join(map(run_status.compute_run_stamp, runs))
+        lasting = all(paths.result.exists() for paths in runs)
+        roots = json.dumps([str(paths.root) for paths in runs])
+        key = f"trainings {' '.join(names)}"
+        return _build_template_values(
+            self.workshop.get_or_start(key, stamp, lasting, _render_trainings, roots)
+        )
+
     def get_leaderboard(
         self, choice: RunFilter, protocol: str, include_contaminated: bool = False
     ) -> dict[str, Any]:
@@ -169,6 +180,12 @@ def _render_time_window(*arguments: str) -> str:
     from agent2rl.dashboard import analysis
 
     return analysis.of_window(*arguments)
+
+
+def _render_trainings(*arguments: str) -> str:
+    from agent2rl.dashboard import analysis
+
+    return analysis.of_trainings(*arguments)
 
 
 def _render_leaderboard(*arguments: str) -> str:

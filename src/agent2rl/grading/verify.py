@@ -111,6 +111,13 @@ def verify_run(
     )
 
 
+def find_additions_fault(paths: RunPaths, run_head: str) -> str | None:
+    """Return the first fault in what was added to a run whose ledger ends with this hash."""
+    added = read_additions(paths, run_head)
+    faults = (fault for fault in _find_addition_faults(paths, added, True, ALL_CHECKED) if fault)
+    return sanitize_line(fault, LONGEST_FAULT) if (fault := next(faults, None)) else None
+
+
 def _find_addition_faults(
     paths: RunPaths, added: AdditionsReading, may_exist: bool, unchecked: UncheckedFiles
 ) -> Iterator[str | None]:

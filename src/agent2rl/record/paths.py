@@ -28,6 +28,7 @@
     lineage.json              whose weights these are, tensor by tensor
     <split>.jsonl             the model's answers, one example a line
     grading.log               what the grading child printed
+  also/<n>/<model>/           the n-th task of `--also`: answers and log of the `baseline`, and of the `best`
   ablations/<key>/            base weights under a submission's chat format and tokens: answers, log
   contamination.json          evaluation data in what the agent left: passages, and what was not read
   contamination.log           what the child that looked for it printed
@@ -54,6 +55,7 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from agent2rl.core.errors import UserError
 from agent2rl.core.grading_records import FileHash, Split
@@ -160,6 +162,10 @@ class RunPaths:
 
     def ablation_paths(self, key: str) -> SubmissionPaths:
         return SubmissionPaths(self.ablations / key)
+
+    def panel_paths(self, number: int, model: Literal["baseline", "best"]) -> SubmissionPaths:
+        """Return the answers of a model to the examples of the n-th entry of the regression panel."""
+        return SubmissionPaths(self.root / "also" / str(number) / model)
 
     @property
     def contamination(self) -> Path:

@@ -146,7 +146,7 @@ def draw_gains(
         if word:
             _draw_frame(axes, at, word)
         signs = ("*" if each.star else "") + (formatting.CONTAMINATED_MARK if each.cell.contaminated else "")
-        axes.text(*at, f"{mean.value:+.1f}{signs}", ha="center", va="bottom", color=INK)
+        axes.text(*at, f"{mean.value:+.2f}{signs}", ha="center", va="bottom", color=INK)
         below = f"n = {each.cell.n}" + (f" · {word}" if word else "")
         axes.text(at[0], at[1] + 0.08, below, ha="center", va="top", fontsize=6.5, color=DIM)
     _label_grid(axes, rows, columns, narrow, room)

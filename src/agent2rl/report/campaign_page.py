@@ -17,6 +17,7 @@ from agent2rl.report import (
     campaign_tables,
     chart_style,
     formatting,
+    latex_tables,
     leaderboard_table,
     page_templates,
 )
@@ -166,6 +167,12 @@ def write(campaign: CampaignAnalysis, target: Path) -> Path:
                 folder / "leaderboard.csv",
                 campaign_tables.render_csv(campaign_tables.build_leaderboard_rows(campaign.leaderboard)),
             )
+            write_atomically(
+                folder / "leaderboard.tex", latex_tables.render_leaderboard(campaign.leaderboard)
+            )
+            for family in campaign.families:
+                name = f"comparisons-{family.axis}.tex"
+                write_atomically(folder / name, latex_tables.render_comparisons(family))
             write_atomically(
                 folder / "cells.csv",
                 campaign_tables.render_csv(campaign_tables.build_cell_rows(campaign.leaderboard)),

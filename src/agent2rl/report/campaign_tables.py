@@ -57,6 +57,7 @@ def build_leaderboard_rows(board: Leaderboard) -> Table:
             "usd_per_run": round_value(row.cost.usd) if row.cost else None,
             "seconds_to_best": round_value(row.cost.seconds_to_best) if row.cost else None,
             "points_per_usd": round_value(row.cost.points_per_usd) if row.cost else None,
+            **{f"also:{task}": round_value(change) for task, change in row.all.also.items()},
             **{f"gain:{task}": _round_mean(row.by_task.get(task)) for task in board.tasks},
         }
         for row in board.rows

@@ -212,6 +212,8 @@ UNNAMED = re.compile(r"_child\d+|_nolegend_|_?")
 """Matches the names that matplotlib gives to lines without one."""
 CAPS = ("_", "|")
 """Markers of the caps of error bars, which are lines of their own."""
+SCORED = re.compile(r"score|points")
+"""Matches the label of an axis with scores or gains, which have two decimals everywhere."""
 DIGITS = 6
 VARIABLES = {colour: f"--{name}" for name, colour in COLOURS.items()}
 
@@ -223,8 +225,31 @@ def render_chart_data(figure: Figure) -> str:
     """
     panels = [panel for axes in figure.axes if (panel := _describe_panel(axes))]
     shared = next((panel["x"] for panel in panels if panel["x"]), "x")
-    panels = [{**panel, "unit": panel["x"] or shared} for panel in panels]
+    label = next((panel["y"] for panel in panels if panel["y"]), "")
+    panels = [
+        {**panel, "unit": panel["x"] or shared, "decimals": 2 if SCORED.search(panel["y"] or label) else None}
+        for panel in panels
+    ]
     return json.dumps(panels, separators=(",", ":"), allow_nan=False) if panels else ""
+
+
+def list_chart_values(chart: str) -> list[dict[str, str | float | None]]:
+    """Return every point of a chart's data as a row, for CSV."""
+    return [
+        {
+            "panel": panel["title"],
+            "series": series["name"],
+            "x_label": panel["unit"],
+            "y_label": panel["y"],
+            "x": x,
+            "y": series["y"][at],
+            "low": series["low"][at] if "low" in series else None,
+            "high": series["high"][at] if "high" in series else None,
+        }
+        for panel in json.loads(chart)
+        for series in panel["series"]
+        for at, x in enumerate(series["x"])
+    ]
 
 
 def _describe_panel(axes: Axes) -> dict[str, Any] | None:

@@ -19,6 +19,7 @@ from pydantic import JsonValue, ValidationError
 from agent2rl.analysis.atif import build_trajectory
 from agent2rl.analysis.inspect_log import build_logs
 from agent2rl.core.errors import MachineError, UserError
+from agent2rl.core.grading_records import PanelResult
 from agent2rl.core.records import RunResult
 from agent2rl.core.unix import fcntl
 from agent2rl.record.files import read_regular_file, write_atomically
@@ -101,6 +102,7 @@ def build_wide_row(view: RunView) -> Row:
         "training_seconds": result.clock.training if result and result.clock else None,
         "reserved_gpu_seconds": result.clock.gpu if result and result.clock else None,
     }
+    row["also"] = [_build_panel_entry(each) for each in result.also] if result else None
     usage = result.usage if result else None
     row |= {
         "requests": usage.requests if usage else None,
@@ -114,6 +116,20 @@ def build_wide_row(view: RunView) -> Row:
         for name in ("episodes", "steps", "successes"):
             row[f"{source}_{name}"] = getattr(counts, name) if counts else None
     return {**row, **_read_findings(view.paths)}
+
+
+def _build_panel_entry(each: PanelResult) -> Row:
+    """Build an entry of the regression panel; a score that is missing is null, with the reason."""
+    change = each.change
+    return {
+        "task": each.task,
+        "baseline": each.baseline.value if each.baseline else None,
+        "best": each.best.value if each.best else None,
+        "change": change.improvement if change else None,
+        "change_low": change.ci.low if change else None,
+        "change_high": change.ci.high if change else None,
+        "reason": each.reason,
+    }
 
 
 def _extract_scores(result: RunResult | None) -> Row:

@@ -20,12 +20,17 @@ def list_columns(board: Leaderboard) -> list[str]:
     tried = ["reproduced"] if _has_reproductions(board) else []
     return [
         *("rank", "entry", "mean gain", "succeeded", "runs", *kept, *tried, *board.tasks),
+        *(["elsewhere"] if _has_panel(board) else []),
         *("cost of a run", "time to best", *(["points per $"] if _has_known_price(board) else [])),
     ]
 
 
 def _has_reproductions(board: Leaderboard) -> bool:
     return any(row.all.reproduced for row in board.rows)
+
+
+def _has_panel(board: Leaderboard) -> bool:
+    return any(row.all.also for row in board.rows)
 
 
 def _has_restricted_mode(board: Leaderboard) -> bool:
@@ -39,7 +44,7 @@ def _has_known_price(board: Leaderboard) -> bool:
 
 def build_rows(board: Leaderboard) -> list[list[str]]:
     has_modes, has_prices = _has_restricted_mode(board), _has_known_price(board)
-    has_reproductions = _has_reproductions(board)
+    has_reproductions, has_panel = _has_reproductions(board), _has_panel(board)
     return [
         [
             format_rank(row),
@@ -50,6 +55,7 @@ def build_rows(board: Leaderboard) -> list[list[str]]:
             *([format_compliance(row.all)] if has_modes else []),
             *([_format_reproductions(row.all)] if has_reproductions else []),
             *(format_cell(row.by_task.get(task)) for task in board.tasks),
+            *([format_panel(row.all)] if has_panel else []),
             format_cost(row),
             format_time_to_best(row),
             *([format_points_per_usd(row)] if has_prices else []),
@@ -114,6 +120,10 @@ def table_notes(board: Leaderboard) -> list[str]:
     if many := sum(row.all.compliance.get("broken", 0) for row in board.rows):
         its, it = ("its mode", "It is") if many == 1 else ("their modes", "They are")
         notes.append(f"{tables.pluralize(many, 'run')} broke {its}. {it} counted.")
+    if _has_panel(board):
+        notes.append(
+            "Elsewhere: what training cost or gained on the tasks of the regression panel. It does not rank."
+        )
     if _has_reproductions(board):
         notes.append(reproductions.NOTE)
     for level, text in ISOLATION_NOTES.items():
@@ -187,6 +197,15 @@ def format_compliance(tally: GainTally) -> str:
 
 def _format_reproductions(tally: GainTally) -> str:
     return reproductions.format_reproduction_counts(tally.reproduced) if tally.reproduced else NONE
+
+
+def format_panel(tally: GainTally) -> str:
+    """Format the mean changes on the tasks of the regression panels."""
+    changes = [
+        f"{formatting.shorten_name(task)} {formatting.format_points(change)}"
+        for task, change in tally.also.items()
+    ]
+    return ", ".join(changes) or NONE
 
 
 def mark_name(name: str, contaminated: int) -> str:

@@ -67,6 +67,7 @@ def page(data: ReportData) -> str:
         _render_trainings(data),
         ["## Attempts", "", *_render_attempts(data), *_render_figure(data, "curves")],
         _render_kinds(data.view),
+        _render_panel(data.view),
         _render_claims(data),
         *(
             [name, "", *_render_figure(data, key)]
@@ -172,6 +173,12 @@ def _render_trainings(data: ReportData) -> list[str]:
 def _render_kinds(view: RunView) -> list[str]:
     rows = tables.build_kind_rows(view)
     return ["## By kind of example", "", *_render_table(tables.KIND_COLUMNS, rows)] if rows else []
+
+
+def _render_panel(view: RunView) -> list[str]:
+    rows = tables.build_panel_rows(view.result)
+    title = ["## What training cost elsewhere", ""]
+    return [*title, *_render_table(tables.PANEL_COLUMNS, rows)] if rows else []
 
 
 def _render_claims(data: ReportData) -> list[str]:

@@ -16,10 +16,12 @@ from matplotlib.patches import Patch
 
 from agent2rl.core.grading_records import EvalScore
 from agent2rl.core.records import RolloutCounts
+from agent2rl.record.files import write_atomically
 from agent2rl.record.reader import RunView
-from agent2rl.report import chart_style
+from agent2rl.report import campaign_tables, chart_style
 from agent2rl.report.chart_style import NARROW, STYLE, Margins
 from agent2rl.report.formatting import ACCENT, BAD, BASE, CARD, COLOURS, DIM, DOING, HELD, INK
+from agent2rl.report.page_templates import CHART
 from agent2rl.report.report_data import Activity, ActivityStretch, ReportData
 from agent2rl.report.training_figures import draw_curves, draw_training
 
@@ -419,8 +421,32 @@ def render_all_svgs(data: ReportData) -> dict[str, str]:
 
 
 def save(data: ReportData, folder: Path) -> dict[str, str]:
-    """Write each figure as SVG and PNG and return `render_all_svgs`."""
-    return chart_style.save_figures(draw_figures(data), folder) | _render_narrow_svgs(data)
+    """Write each figure as SVG, PNG and CSV and return `render_all_svgs`."""
+    svgs = chart_style.save_figures(draw_figures(data), folder)
+    for name, text in svgs.items():
+        if name.endswith(CHART):
+            rows = chart_style.list_chart_values(text)
+            write_atomically(folder / f"{name.removesuffix(CHART)}.csv", campaign_tables.render_csv(rows))
+    if "timeline" in svgs:
+        write_atomically(folder / "timeline.csv", campaign_tables.render_csv(_list_moments(data)))
+    return svgs | _render_narrow_svgs(data)
+
+
+def _list_moments(data: ReportData) -> campaign_tables.Table:
+    """Return what the timeline shows, in seconds of the agent's time; a moment has no end."""
+    line = data.timeline
+    moments = [("submission", line.at(one.accepted_at)) for one in data.view.submissions]
+    moments += [("checkpoint", at) for at, seen in line.files if seen.what == "weights"]
+    moments += [("code change", line.at(each.at)) for each in line.revisions]
+    spans = [{"what": each.kind, "began": each.began, "ended": each.ended} for each in line.spans]
+    return [
+        *spans,
+        *({"what": what, "began": at, "ended": None} for what, at in sorted(moments, key=_by_time)),
+    ]
+
+
+def _by_time(moment: tuple[str, float]) -> float:
+    return moment[1]
 
 
 def _render_narrow_svgs(data: ReportData) -> dict[str, str]:

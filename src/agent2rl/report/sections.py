@@ -106,6 +106,8 @@ def _format_metric(name: str, value: float | tuple[float | None, ...] | None) ->
         return ", ".join(UNKNOWN if each is None else f"{each:.2f}" for each in value)
     if name in SECONDS:
         return formatting.format_duration(value)
+    if name == "best_area":
+        return formatting.format_points(value)
     return formatting.format_share(value) if name in SHARES else formatting.format_number(value)
 
 
@@ -301,7 +303,7 @@ def _check_audit(data: ReportData) -> list[IntegrityCheck]:
 
 def _check_rollouts(data: ReportData) -> list[IntegrityCheck]:
     """Check the claimed episodes, if there are any."""
-    rollouts = data.view.result.rollouts if data.view.result else None
+    rollouts = data.rollouts
     if rollouts is None or not rollouts.claimed.episodes:
         return []
     counts = [

@@ -4,8 +4,10 @@ from agent2rl.core.audit_records import FLAG_NAMES, Audit
 from agent2rl.core.grading_records import (
     ContaminationSummary,
     EvalScore,
+    HeldoutComparison,
     Interval,
     JudgeUsage,
+    PanelResult,
     SiblingDistance,
     Submission,
     describe_kept_weights,
@@ -25,6 +27,7 @@ from agent2rl.core.records import (
     TimeBreakdown,
 )
 from agent2rl.core.reproduction import Reproduction
+from agent2rl.core.units import strip_path
 from agent2rl.record.reader import RunView
 
 Rows = list[tuple[str, ...]]
@@ -37,10 +40,10 @@ MOST_HOSTS, MOST_PACKAGES = 5, 20
 """How many hosts and packages a row lists."""
 
 
-def build_headline_rows(view: RunView, played: Rollouts | None = None) -> Rows:
+def build_headline_rows(view: RunView, rollouts: Rollouts | None = None) -> Rows:
     """Return what was run and what the result is.
 
-    `played` is what a run without a result has played in its task's world so far.
+    `rollouts` are those so far of a run without a result.
     """
     spec = view.spec
     rows: Rows = [
@@ -74,9 +77,9 @@ def build_headline_rows(view: RunView, played: Rollouts | None = None) -> Rows:
         rows.append(("baseline", format_score(view.baseline)))
     if view.result:
         rows += _build_result_rows(view.result, view.spec.budget)
-    elif played:
-        rows += build_rollout_rows(played)
-        rows.append(("environment steps", describe_step_budget(played, spec.budget)))
+    elif rollouts:
+        rows += build_rollout_rows(rollouts)
+        rows.append(("environment steps", describe_step_budget(rollouts, spec.budget)))
     if view.audit:
         rows.append(("audit", describe_audit(view.audit)))
     if view.submissions:
@@ -197,6 +200,7 @@ def _build_result_rows(result: RunResult, budget: Budget) -> Rows:
         rows.append(("score", "none: only the base model itself was submitted"))
     else:
         rows.append(("score", "none: no submission was scored"))
+    rows += [(f"also {each.task}", describe_panel_result(each)) for each in result.also]
     if result.isolation and result.isolation.level != "full":
         rows.append(("isolation", describe_isolation(result.isolation)))
     if result.contamination:
@@ -363,11 +367,9 @@ def describe_rollouts(counts: RolloutCounts) -> str:
 
 
 def describe_step_budget(rollouts: Rollouts, budget: Budget) -> str:
-    played = rollouts.played.steps
-    if budget.environment_steps is None:
-        return f"{played:,} played, unlimited"
-    left = max(0, budget.environment_steps - played)
-    return f"{played:,} played, {left:,} left of {budget.environment_steps:,}"
+    played, limit = rollouts.played.steps, budget.environment_steps
+    left = rollouts.count_steps_left(limit)
+    return f"{played:,} played, " + ("unlimited" if left is None else f"{left:,} left of {limit:,}")
 
 
 def describe_usage(usage: LlmUsage) -> str:
@@ -416,6 +418,37 @@ def format_bytes(count: float) -> str:
 def list_messages(view: RunView) -> Rows:
     """Return the messages that the agent got with its verdicts."""
     return [(str(submission.id), submission.message) for submission in view.submissions if submission.message]
+
+
+PANEL_COLUMNS = ("task", "untouched", "best", "change")
+
+
+def build_panel_rows(result: RunResult | None) -> Rows:
+    """Return what training cost elsewhere; a missing score has its reason in place of the change."""
+    return [
+        (
+            PANEL_NAMES.get(each.task, strip_path(each.task)),
+            format_score(each.baseline) if each.baseline else "–",
+            format_score(each.best) if each.best else "–",
+            _format_change(each.change) if each.change else each.reason or "–",
+        )
+        for each in (result.also if result else ())
+    ]
+
+
+PANEL_NAMES = {"train": "its own training examples"}
+
+
+def describe_panel_result(each: PanelResult) -> str:
+    """Return the scores on another task in one line."""
+    known = [format_score(score) for score in (each.baseline, each.best) if score]
+    change = [_format_change(each.change)] if each.change else []
+    reason = [f"not graded: {each.reason}"] if each.reason else []
+    return ", ".join(filter(None, (" → ".join(known), *change, *reason)))
+
+
+def _format_change(change: HeldoutComparison) -> str:
+    return f"{change.improvement:+.2f} {format_interval(change.ci)}"
 
 
 def describe_reproduction(each: Reproduction) -> str:

@@ -1,6 +1,7 @@
 """Draws the training curves of a run: of the training logs, or else those that programs printed."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -62,14 +63,44 @@ TITLES: Mapping[MetricName, str] = {
 SHARES = ("groups_without_signal", "clip_fraction")
 MOST_LINES = 12
 """Trainings in the figure: more cannot be told apart."""
-DASHES = ("solid", (0, (4, 2)))
-"""Line styles; the second is for trainings that use a colour again."""
+DASHES = ("solid", (0, (4, 2)), (0, (1, 1.5)))
+"""Line styles; those after the first are for trainings that use a colour again."""
+
+
+@dataclass(frozen=True)
+class DrawnTraining:
+    """A training as a line in every panel that has a metric of it."""
+
+    curves: TrainingCurves
+    label: str
+    colour: str
+    dashes: Any
 
 
 def draw_training(data: ReportData, narrow: bool = False) -> Figure | None:
+    """Draw the trainings of a run, each in a colour of its own."""
+    trainings = list_drawn_trainings(data.findings.trainings)[:MOST_LINES]
+    drawn = [
+        DrawnTraining(each, _format_label(each.name), *_choose_look(place, place // len(SERIES)))
+        for place, each in enumerate(trainings)
+    ]
+    return draw_trainings(drawn, narrow)
+
+
+def draw_trainings_of_runs(runs: Sequence[Sequence[TrainingCurves]], narrow: bool = False) -> Figure | None:
+    """Draw the trainings of several runs: each run in one colour, with its number before the names."""
+    each_run = max(1, MOST_LINES // max(1, len(runs)))
+    drawn = [
+        DrawnTraining(each, _format_label(f"{number + 1}: {each.name}"), *_choose_look(number, place))
+        for number, trainings in enumerate(runs)
+        for place, each in enumerate(list_drawn_trainings(trainings)[-each_run:])
+    ]
+    return draw_trainings(drawn, narrow)
+
+
+def draw_trainings(trainings: Sequence[DrawnTraining], narrow: bool = False) -> Figure | None:
     """Draw a panel for each metric over steps, with a line for each training and a mark for submissions."""
-    trainings = list_drawn_trainings(data)
-    panels = _list_training_panels(trainings)
+    panels = _list_training_panels([each.curves for each in trainings])
     if not panels:
         return None
     columns = min(2 if narrow else 3, len(panels))
@@ -84,7 +115,7 @@ def draw_training(data: ReportData, narrow: bool = False) -> Figure | None:
         axes.set_visible(False)
     for number, (axes, (title, metric, drawn)) in enumerate(zip(places, panels, strict=False)):
         for place in drawn:
-            _draw_training_series(axes, trainings[place], metric, place)
+            _draw_training_series(axes, trainings[place], metric)
         axes.set_title(title)
         axes.locator_params(axis="both", nbins=3 if narrow else 4)
         if metric == "learning_rate":
@@ -92,8 +123,7 @@ def draw_training(data: ReportData, narrow: bool = False) -> Figure | None:
         if number >= len(panels) - columns:
             axes.set_xlabel("steps")
     handles = [
-        Line2D([], [], color=_choose_colour(place), linestyle=_choose_dashes(place), label=label)
-        for place, label in enumerate(map(_label_training, trainings))
+        Line2D([], [], color=each.colour, linestyle=each.dashes, label=each.label) for each in trainings
     ]
     figure.legend(
         handles=handles, loc="upper left", bbox_to_anchor=(0.0, 1.0), ncols=1 if narrow else 3, frameon=False
@@ -120,13 +150,13 @@ def _list_training_panels(
     return panels
 
 
-def list_drawn_trainings(data: ReportData) -> list[TrainingCurves]:
+def list_drawn_trainings(trainings: Sequence[TrainingCurves]) -> list[TrainingCurves]:
     """Return the trainings that have something to draw."""
     return [
         each
-        for each in data.findings.trainings
+        for each in trainings
         if any(value is not None for series in each.series for _, value in series.points)
-    ][:MOST_LINES]
+    ]
 
 
 def find_series(training: TrainingCurves, metric: MetricName) -> TrainingSeries | None:
@@ -135,18 +165,18 @@ def find_series(training: TrainingCurves, metric: MetricName) -> TrainingSeries 
     return found if found and any(value is not None for _, value in found.points) else None
 
 
-def _draw_training_series(axes: Axes, training: TrainingCurves, metric: MetricName, place: int) -> None:
-    series = find_series(training, metric)
+def _draw_training_series(axes: Axes, training: DrawnTraining, metric: MetricName) -> None:
+    series = find_series(training.curves, metric)
     if series is None:
         return
     scale = 100.0 if metric in SHARES else 1.0
     known = [(step, scale * value) for step, value in series.points if value is not None]
     xs, ys = chart_style.downsample_series([step for step, _ in known], [value for _, value in known])
-    look: dict[str, Any] = {"color": _choose_colour(place), "linewidth": 1.1}
+    look: dict[str, Any] = {"color": training.colour, "linewidth": 1.1}
     marker = "o" if len(xs) < 12 else None
-    name = f"_{_label_training(training)}"
-    axes.plot(xs, ys, linestyle=_choose_dashes(place), marker=marker, markersize=2, label=name, **look)
-    marks = [_find_last_value(known, mark.step) for mark in training.submissions]
+    name = f"_{training.label}"
+    axes.plot(xs, ys, linestyle=training.dashes, marker=marker, markersize=2, label=name, **look)
+    marks = [_find_last_value(known, mark.step) for mark in training.curves.submissions]
     axes.plot(
         [step for step, _ in marks],
         [value for _, value in marks],
@@ -167,13 +197,9 @@ def _find_last_value(points: Sequence[tuple[float, float]], step: float) -> tupl
     return next((point for point in reversed(points) if point[0] <= step), points[0])
 
 
-def _choose_colour(place: int) -> str:
-    return SERIES[place % len(SERIES)]
+def _choose_look(colour: int, dashes: int) -> tuple[str, Any]:
+    return SERIES[colour % len(SERIES)], DASHES[dashes % len(DASHES)]
 
 
-def _choose_dashes(place: int) -> Any:
-    return DASHES[place // len(SERIES) % len(DASHES)]
-
-
-def _label_training(training: TrainingCurves) -> str:
-    return formatting.make_drawable(training.name, 34)
+def _format_label(name: str) -> str:
+    return formatting.make_drawable(name, 34)

@@ -61,6 +61,19 @@ class Assets:
     """What grading children see beside the examples, by name."""
     siblings: tuple[Fingerprint, ...] = ()
     """Models that no submission may look like."""
+    panel: tuple["PanelTask", ...] = ()
+    """The regression panel."""
+
+
+@dataclass(frozen=True)
+class PanelTask:
+    """Further examples that the base model and the best submission are graded on after the run."""
+
+    name: str
+    task: Task | None
+    """None: the run's own."""
+    examples: SplitFile
+    evaluator_folders: Mapping[str, EvaluatorFolder]
 
 
 def load_assets(
@@ -99,6 +112,8 @@ def load_assets(
         Asset(name=f"beside {name}", source=source, sha256=folder.sha256)
         for name, folder in evaluator_folders.items()
     ]
+    panel = load_panel(spec, task, whole, evaluator_folders, cache, sandbox, tell)
+    records += [Asset(name=f"also {each.name}", source="", sha256=each.examples.sha256) for each in panel]
     siblings = load_siblings(spec.siblings, cache, base)
     records += [Asset(name=each.asset_name, source="", sha256=each.sha256) for each in siblings]
     return Assets(
@@ -111,6 +126,7 @@ def load_assets(
         demonstrations,
         evaluator_folders,
         siblings,
+        panel,
     )
 
 
@@ -245,6 +261,56 @@ def write_split_file(examples: Sequence[Example], cache: Path) -> SplitFile:
 
 def _format_examples(examples: Sequence[Example]) -> str:
     return "".join(ExampleRow.from_example(example).model_dump_json() + "\n" for example in examples)
+
+
+# The regression panel: `--also`.
+
+OWN_TRAINING = "train"
+"""The name of the panel's entry with the task's own training examples."""
+TRAINING_SAMPLE = 100
+
+
+def require_panel_task(name: str, own: str) -> None:
+    """Raise UserError if the panel cannot have this task."""
+    if name == OWN_TRAINING:
+        return
+    if name == own:
+        raise UserError(f"The run is graded on {name} anyway.", "Leave it out of --also.")
+    task = registry.find_task(name)
+    if task.judged or "search" in task.proxy_services:
+        needs = "a judge" if task.judged else "a search backend"
+        raise UserError(
+            f"{name} cannot be in --also: its grading needs {needs}.",
+            "The regression panel has tasks that need neither, such as gsm8k-mini.",
+        )
+
+
+def load_panel(
+    spec: RunSpec,
+    task: Task,
+    train: Sequence[Example],
+    folders: Mapping[str, EvaluatorFolder],
+    cache: Path,
+    sandbox: Sandbox,
+    tell: ProgressCallback = lambda _: None,
+) -> tuple[PanelTask, ...]:
+    """Load the examples of the regression panel, before anything is spent."""
+    panel = []
+    for name in spec.also:
+        require_panel_task(name, spec.task)
+        if name == OWN_TRAINING:
+            sample = sorted(train, key=lambda each: sha256_text(each.id))[:TRAINING_SAMPLE]
+            file = write_split_file(sorted(sample, key=lambda each: each.id), cache / "tasks" / task.id)
+            panel.append(PanelTask(name, None, file, folders))
+            continue
+        other = registry.find_task(name)
+        loaded = load_task_data(other, None, cache, sandbox, tell)
+        if not loaded.heldout:
+            raise UserError(f"The task {name!r} has no held-out examples.", "Leave it out of --also.")
+        place = cache / "tasks" / other.id
+        file = write_split_file(loaded.heldout, place)
+        panel.append(PanelTask(name, other, file, prepare_evaluator_folders(loaded, place)))
+    return tuple(panel)
 
 
 # Find the fingerprints that submissions of a run are compared with: those named, and those in the cache.

@@ -40,6 +40,7 @@ from agent2rl.run.driver_session import DriverSession
 from agent2rl.run.grading_proxy_setup import GradingProxyOptions, OpenedGradingProxy, open_grading_proxy
 from agent2rl.run.private_places import PrivateSandbox
 from agent2rl.run.recorded_code import CodeReplay
+from agent2rl.run.regression_panel import PanelGrader
 from agent2rl.run.run_outcome import RunOutcome
 from agent2rl.run.settings import Settings
 from agent2rl.run.workspace import INSTRUCTIONS_VERSION
@@ -318,6 +319,10 @@ def _finish_run(run: _ActiveRun, prepared: _PreparedRun, service: GradingService
     if run.replay and not run.replay.heldout:
         return
     run_steps.grade_heldout(run.outcome, prepared.baseline_grader, service.grader, recorder, run.stop)
+    panel = PanelGrader(
+        prepared.baseline_grader, run.settings.cache / "baselines", service.grader, recorder, run.stop
+    )
+    panel.grade_panel(run.outcome, prepared.assets.panel)
 
 
 def _raise_file_limit() -> None:

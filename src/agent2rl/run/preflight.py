@@ -144,7 +144,7 @@ def _check_judge(
         return PreflightFinding("judge", "broken", error.message, error.hint)
     won = 100 * sum(evaluator.alone(result) for result in results) / len(results)
     hint = "Measure it: agent2rl judge calibrate." if won > MOST_WON else ""
-    detail = f"{WRONG!r} wins {won:.1f} % of {len(results)} comparisons with the reference"
+    detail = f"{WRONG!r} wins {won:.2f} % of {len(results)} comparisons with the reference"
     return PreflightFinding("judge", "broken" if won > MOST_WON else "ok", detail, hint)
 
 

@@ -47,8 +47,10 @@ class PrivatePlaces:
 
     def with_assets(self, assets: Assets) -> "PrivatePlaces":
         """Add the prepared splits and folders themselves, in case the cache links to them."""
-        splits = tuple(split.path.parent for split in assets.splits.values())
-        folders = tuple(folder.path for folder in assets.evaluator_folders.values())
+        files = (*assets.splits.values(), *(each.examples for each in assets.panel))
+        splits = tuple(file.path.parent for file in files)
+        every = (assets.evaluator_folders, *(each.evaluator_folders for each in assets.panel))
+        folders = tuple(folder.path for each in every for folder in each.values())
         return replace(self, records=(*self.records, *splits), sources=(*self.sources, *folders))
 
 

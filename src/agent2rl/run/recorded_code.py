@@ -25,6 +25,8 @@ from agent2rl.record.untrusted_files import sanitize_line
 from agent2rl.record.workspace_reader import PLACEHOLDER, SnapshotFile
 
 AGENT_FOLDER = "agent"
+NOT_COMPARED = ("sibling ", "also ")
+"""Begin the names of assets that training does not depend on: fingerprints, and the regression panel."""
 REPLAY_FOLDER = ".replay"
 """Hidden, so that it is not recorded as code."""
 LINK = 0o120000
@@ -143,6 +145,11 @@ def format_path(file: SnapshotFile) -> str:
     return sanitize_line("/".join(map(os.fsdecode, file.path)), 300)
 
 
+def list_compared_assets(assets: Sequence[Asset]) -> list[Asset]:
+    """Return the inputs that a run must share with its reproduction."""
+    return [each for each in assets if not each.name.startswith(NOT_COMPARED)]
+
+
 # The agent
 
 
@@ -174,9 +181,10 @@ class CodeReplay:
             )
 
     def require_same_assets(self, assets: Sequence[Asset]) -> None:
-        sha256 = {asset.name: asset.sha256 for asset in assets}
-        changed = [each.name for each in self.assets if sha256.get(each.name) != each.sha256]
-        if changed or len(assets) != len(self.assets):
+        before, now = list_compared_assets(self.assets), list_compared_assets(assets)
+        sha256 = {asset.name: asset.sha256 for asset in now}
+        changed = [each.name for each in before if sha256.get(each.name) != each.sha256]
+        if changed or len(now) != len(before):
             names = ", ".join(changed) or "there are others"
             raise UserError(
                 f"The inputs are not those of the original run: {names}.",

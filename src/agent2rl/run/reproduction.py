@@ -19,7 +19,7 @@ from agent2rl.core.grading_records import EvalResult, EvalScore, HeldoutComparis
 from agent2rl.core.reproduction import Reproduction
 from agent2rl.record.crash_recovery import read_resume_state
 from agent2rl.record.files import remove_tree
-from agent2rl.record.ledger import append_addition, read_additions
+from agent2rl.record.ledger import append_addition, read_additions, read_ledger
 from agent2rl.record.paths import RunPaths
 from agent2rl.record.reader import RunView, read_run
 from agent2rl.record.recorder import Notify
@@ -44,11 +44,11 @@ def reproduce_submission(
     stop: threading.Event,
 ) -> Reproduction | None:
     """Reproduce a submission and add the answer to the run's record; None if it was stopped."""
-    plan = plan_reproduction(paths, request)
-    with RunLock(paths.lock), _keep_only_recorded(paths):
+    plan = plan_reproduction(paths, request, settings)
+    with RunLock(plan.target.lock), _keep_only_recorded(plan.target):
         reproduction = _reproduce(plan, settings, notify, stop)
         if reproduction:
-            append_addition(paths, "reproduction", reproduction.model_dump(mode="json"))
+            append_addition(plan.target, "reproduction", reproduction.model_dump(mode="json"))
         return reproduction
 
 
@@ -66,8 +66,8 @@ def _keep_only_recorded(paths: RunPaths) -> Iterator[None]:
 
 
 def _remove_unrecorded(paths: RunPaths) -> None:
-    run_head = read_run(paths).chain.entries[-1].hash
-    added = read_additions(paths, run_head)
+    entries = read_ledger(paths.ledger, paths.ledger_head).entries
+    added = read_additions(paths, entries[-1].hash)
     if added.fault:  # then it is not known what is recorded
         return
     recorded = {each.run for each in added.list_reproductions()}
@@ -87,7 +87,7 @@ def _reproduce(
         return plan.answer("cannot", plan.found.problem)
     result = plan.view.result
     assert result is not None
-    with tempfile.TemporaryDirectory(dir=plan.paths.reproductions, prefix="code-") as folder:
+    with tempfile.TemporaryDirectory(dir=plan.target.reproductions, prefix="code-") as folder:
         Path(folder).chmod(0o755)  # sandboxes read it as another user
         code = write_recorded_code(
             Path(folder), plan.files.given, plan.found.steps, plan.submitted, plan.count
@@ -97,9 +97,9 @@ def _reproduce(
             assets=result.assets,
             choose=lambda submissions, root: _choose_trained(plan, submissions, root),
             heldout=plan.split == "heldout",
-            hidden=(plan.paths.root, plan.paths.root.parent, settings.runs),
+            hidden=plan.hidden,
         )
-        here = replace(settings, runs=plan.paths.reproductions)
+        here = replace(settings, runs=plan.target.reproductions)
         finished = start_run(plan.spec, here, notify, stop, replay)
     if finished.result.ending == "interrupted":
         return None

@@ -4,6 +4,7 @@ import shlex
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from agent2rl import registry
 from agent2rl.analysis import statistics
@@ -12,7 +13,8 @@ from agent2rl.core.errors import UserError
 from agent2rl.core.grading_records import EvalResult, Split, Submission
 from agent2rl.core.records import RunResult, RunSpec
 from agent2rl.core.reproduction import RecordedStep, Reproduction, ReproductionAnswer
-from agent2rl.grading.verify import verify_run
+from agent2rl.core.sandbox import AUTO_SANDBOX
+from agent2rl.grading.verify import ALL_CHECKED, verify_run
 from agent2rl.record.crash_recovery import ResumeState, read_resume_state
 from agent2rl.record.paths import RunPaths
 from agent2rl.record.reader import RunView, read_events, read_run
@@ -29,6 +31,8 @@ from agent2rl.run.recorded_code import (
     read_texts,
     sort_files,
 )
+from agent2rl.run.settings import Settings
+from agent2rl.run.strangers_runs import StrangersRun, find_recorded_workspace, restrict_spec
 from agent2rl.run.workspace import HARNESS_FILES
 
 AGENT = "recorded-code"
@@ -48,6 +52,8 @@ class ReproductionRequest:
     entry: tuple[str, ...] = ()
     """Commands that train the submission, in order; empty: the recorded ones."""
     sandbox: str | None = None
+    stranger: StrangersRun | None = None
+    """Somebody else's run: where the answer is written, and what replaces the names in its record."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,10 @@ class ReproductionPlan:
     """What will run, and what it is compared with."""
 
     paths: RunPaths
+    target: RunPaths
+    """Where the reproduction and its answer are written; usually the run itself."""
+    hidden: tuple[Path, ...]
+    """Where the original run is, which no sandbox may show."""
     view: RunView
     submission: Submission
     submitted: str
@@ -99,26 +109,29 @@ class ReproductionPlan:
         """Yield what differs from the original run's environment."""
         if self.view.spec.network != "none":
             yield f"no network, where the original run had {self.view.spec.network}"
-        if self.spec.sandbox != self.view.used_sandbox:
-            yield f"the sandbox {self.spec.sandbox} instead of {self.view.used_sandbox}"
+        reproduced = read_run(finished.paths) if finished else None
+        sandbox = reproduced.used_sandbox if reproduced else self.spec.sandbox
+        if sandbox not in (self.view.used_sandbox, AUTO_SANDBOX):
+            yield f"the sandbox {sandbox} instead of {self.view.used_sandbox}"
         if self.spec.budget.wall_seconds != self.view.spec.budget.wall_seconds:
             was, now = self.view.spec.budget.wall_seconds, self.spec.budget.wall_seconds
             yield f"{now:g} s instead of {was:g} s"
-        before, after = self.view.agent_python, read_run(finished.paths).agent_python if finished else None
+        before, after = self.view.agent_python, reproduced.agent_python if reproduced else None
         if before and after and before.sha256 != after.sha256:
             changed = sorted(set(after.packages) ^ set(before.packages))
             yield f"other packages: {', '.join(changed[:8]) or 'another Python'}"
 
 
-def plan_reproduction(paths: RunPaths, request: ReproductionRequest) -> ReproductionPlan:
+def plan_reproduction(paths: RunPaths, request: ReproductionRequest, settings: Settings) -> ReproductionPlan:
     """Read what is recorded of a submission; raise UserError if that is not a reproducible record."""
+    stranger = request.stranger
     view = read_run(paths)
     if view.result is None:
         raise UserError(
             f"{paths.run_id} has no result: it is {view.state}.",
             "Reproduce a run when it has ended. `agent2rl resume` continues one that crashed.",
         )
-    verification = verify_run(paths)
+    verification = verify_run(paths, unchecked=stranger.unchecked if stranger else ALL_CHECKED)
     if not verification.holds:
         raise UserError(
             f"The record of {paths.run_id} does not hold: {verification.fault}.",
@@ -128,7 +141,10 @@ def plan_reproduction(paths: RunPaths, request: ReproductionRequest) -> Reproduc
     revision = _find_revision(view, submission)
     state = read_resume_state(paths, view.chain.entries, None)
     split, original, untouched = _read_results(view, submission, state)
-    root = str(registry.find_sandbox(view.used_sandbox).workspace(paths.workspace))
+    if stranger:
+        root = find_recorded_workspace(view, submission.path)
+    else:
+        root = str(registry.find_sandbox(view.used_sandbox).workspace(paths.workspace))
     submitted = normalise_submitted_path(submission.path, root)
     same_path = [each for each in view.submissions if normalise_submitted_path(each.path, root) == submitted]
     files = sort_files(read_revision_files(paths.revisions, revision))
@@ -143,6 +159,8 @@ def plan_reproduction(paths: RunPaths, request: ReproductionRequest) -> Reproduc
     found = _find_steps(view, workspace, files, request)
     return ReproductionPlan(
         paths=paths,
+        target=stranger.target if stranger else paths,
+        hidden=(paths.root, paths.root.parent, settings.runs, *(stranger.hidden if stranger else ())),
         view=view,
         submission=submission,
         submitted=submitted,
@@ -154,7 +172,7 @@ def plan_reproduction(paths: RunPaths, request: ReproductionRequest) -> Reproduc
         files=files,
         found=found,
         named=bool(request.entry),
-        spec=_make_spec(view, request, found),
+        spec=_make_spec(view, request, found, settings),
     )
 
 
@@ -254,8 +272,10 @@ def _split_entry(text: str) -> tuple[str, ...]:
     return words
 
 
-def _make_spec(view: RunView, request: ReproductionRequest, found: FoundSteps) -> RunSpec:
-    spec = view.spec
+def _make_spec(view: RunView, request: ReproductionRequest, found: FoundSteps, settings: Settings) -> RunSpec:
+    spec = view.spec.model_copy(update={"sandbox": view.used_sandbox})
+    if request.stranger:
+        spec = restrict_spec(spec, request.stranger.inputs, settings)
     wall_seconds = request.wall_seconds or spec.budget.wall_seconds
     needed = sum(step.gap_seconds if step.background else step.seconds for step in found.steps)
     if wall_seconds < needed:
@@ -266,5 +286,6 @@ def _make_spec(view: RunView, request: ReproductionRequest, found: FoundSteps) -
         )
     budget = spec.budget.model_copy(update={"wall_seconds": wall_seconds, "tokens": None, "usd": None})
     changes: dict[str, object] = {"agent": AGENT, "continues": 0, "network": "none", "keep": "none"}
+    changes |= {"also": ()}
     changes |= {"driver": None, "record_driver": None, "replay_driver": None, "budget": budget}
-    return spec.model_copy(update={**changes, "sandbox": request.sandbox or view.used_sandbox})
+    return spec.model_copy(update={**changes, "sandbox": request.sandbox or spec.sandbox})

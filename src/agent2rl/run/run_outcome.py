@@ -10,6 +10,7 @@ from agent2rl.core.grading_records import (
     EvalScore,
     HeldoutComparison,
     JudgeUsage,
+    PanelResult,
     Submission,
 )
 from agent2rl.core.llm import LlmUsage
@@ -37,6 +38,7 @@ class RunOutcome:
     best_heldout: EvalScore | None = None
     ablated_heldout: EvalScore | None = None
     heldout: HeldoutComparison | None = None
+    also: tuple[PanelResult, ...] = ()
     submissions: int = 0
     scored: int = 0
     clock: TimeBreakdown | None = None
@@ -102,6 +104,7 @@ class RunOutcome:
             optimism_gap=gap,
             score=score,
             improvement=improvement,
+            also=self.also,
             submissions=self.submissions,
             scored=self.scored,
             clock=self.clock,

@@ -135,7 +135,8 @@ def publish_digest(digest: RunDigest, source: str) -> RunDigest:
     """Return the digest without paths of a machine and without hosts of a network."""
     names = {axis: publish_name(getattr(digest, axis), source) for axis in ("task", "agent", "model")}
     driver = publish_driver(digest.driver, source) if digest.driver else None
-    return RunDigest.model_validate({**digest.model_dump(), **names, "driver": driver})
+    also = {publish_name(task, source): change for task, change in digest.also.items()}
+    return RunDigest.model_validate({**digest.model_dump(), **names, "driver": driver, "also": also})
 
 
 def list_run(view: RunView, digest: RunDigest, checks: RunChecks) -> RunListing:

@@ -20,6 +20,7 @@ from agent2rl.analysis.campaigns.resampling import (
 )
 from agent2rl.analysis.campaigns.run_digest import (
     RunDigest,
+    average_panel,
     count_compliance,
     count_contaminated,
     count_excluded,
@@ -43,6 +44,8 @@ class GainTally(Record):
     anything are not in it."""
     reproduced: dict[str, int] = Field(default_factory=dict)
     """Number of runs with a gain that somebody tried to reproduce, by answer."""
+    also: dict[str, float] = Field(default_factory=dict)
+    """Mean change on each task of the regression panels, over the runs with a gain that have one."""
     best: float | None = None
     best_run: str | None = None
     succeeded: int | None = None
@@ -79,6 +82,7 @@ def tally_runs(digests: Sequence[RunDigest]) -> GainTally:
         contaminated=count_contaminated(runs),
         compliance=count_compliance(runs),
         reproduced=count_reproduced(runs),
+        also=average_panel(runs),
         best=best.gain,
         best_run=best.run_id,
         succeeded=succeeded,

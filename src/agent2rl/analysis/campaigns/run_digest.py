@@ -26,6 +26,7 @@ from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from agent2rl.analysis.findings import ComplianceVerdict, Findings
 from agent2rl.analysis.recorded_run import RecordedRun
@@ -187,6 +188,8 @@ class RunDigest(Record):
     """How far its sandbox isolated the agent; None if that is not recorded."""
     reproduced: ReproductionAnswer | None = None
     """The last answer for the best submission; None if nobody tried to reproduce it."""
+    also: dict[str, float] = Field(default_factory=dict)
+    """Change of the score on each task of the regression panel that both models were graded on, in points."""
     warning: str = ""
     """What the evaluator says against the scores, such as a test on training data."""
 
@@ -285,6 +288,7 @@ def digest_run(record: RecordedRun, findings: Findings) -> RunDigest:
         contaminated=view.contaminated,
         isolation=result.isolation.level if result and result.isolation else None,
         reproduced=view.best_reproduction.answer if view.best_reproduction else None,
+        also={each.task: each.change.improvement for each in result.also if each.change} if result else {},
         warning=view.warning,
     )
 
@@ -373,6 +377,15 @@ def count_compliance(digests: Iterable[RunDigest]) -> dict[str, int]:
 def count_reproduced(digests: Iterable[RunDigest]) -> dict[str, int]:
     """Count the runs that somebody tried to reproduce, by answer."""
     return dict(Counter(sorted(each.reproduced for each in digests if each.reproduced)))
+
+
+def average_panel(digests: Iterable[RunDigest]) -> dict[str, float]:
+    """Return the mean change on each task of the regression panels, over the runs that were graded on it."""
+    changes: dict[str, list[float]] = {}
+    for each in digests:
+        for task, change in each.also.items():
+            changes.setdefault(task, []).append(change)
+    return {task: round(sum(each) / len(each), PLACES) for task, each in sorted(changes.items())}
 
 
 def count_excluded(digests: Iterable[RunDigest]) -> dict[str, int]:

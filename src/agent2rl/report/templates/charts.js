@@ -3,8 +3,9 @@
   // Charts that answer a pointer, in place of the drawn SVG of a figure: values at the pointer, zoom by dragging
   // (a double click resets it), and series that are switched off and on in the legend.
   const css = (name) => (name.startsWith("--") ? getComputedStyle(document.documentElement).getPropertyValue(name).trim() : name);
-  const format = (value) => {
+  const format = (value, decimals) => {
     if (value === null || value === undefined) return "–";
+    if (decimals) return value.toLocaleString("en", { minimumFractionDigits: decimals, maximumFractionDigits: decimals });
     const size = Math.abs(value);
     if (size > 0 && (size < 1e-4 || size >= 1e7)) return value.toExponential(2);
     return size > 0 && size < 0.01 ? value.toPrecision(3) : value.toLocaleString("en", { maximumFractionDigits: size < 1 ? 4 : 2 });
@@ -73,7 +74,7 @@
         x: { time: false, range: (chart, from, to) => (whole(chart, from, to) ? [left, right] : [from, to]) },
         y: { range: (chart, from, to) => (whole(chart, chart.scales.x.min, chart.scales.x.max) || from === null ? [low, high] : uPlot.rangeNum(from, to, 0.1, false)) },
       },
-      axes: [{ ...axis, ...ticks, label: panel.x || undefined, size: 28 }, { ...axis, label: panel.y || undefined, size: 52, values: (_, places) => places.map(format) }],
+      axes: [{ ...axis, ...ticks, label: panel.x || undefined, size: 28 }, { ...axis, label: panel.y || undefined, size: 52, values: (_, places) => places.map((place) => format(place)) }],
       series: [
         { label: panel.ticks ? "at" : panel.unit, value: (_, value) => (panel.ticks?.find(([place]) => place === value) || [0, format(value)])[1] },
         ...panel.series.map((each) => ({
@@ -83,7 +84,7 @@
           dash: each.look === "dashes" ? [6, 4] : undefined,
           paths: paths[each.look],
           points: { show: each.look === "points" || (each.look === "line" && each.x.length < 40), size: 6 },
-          value: (_, value) => format(value),
+          value: (_, value) => format(value, panel.decimals),
           show: !state.off.has(each.name),
         })),
       ],
