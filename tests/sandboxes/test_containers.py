@@ -231,7 +231,7 @@ def make_image_archive(folder: Path) -> Path:
     archive = folder / "image.tar"
     with tarfile.open(archive, "w") as made:
         for path in libraries:
-            made.add(os.path.realpath(path), str(path))
+            made.add(os.path.realpath(path), path)
         for name, program in zip(PROGRAMS, programs, strict=True):
             made.add(program, f"/bin/{name}")
         for name, mode in (("/data", 0o777), ("/root", 0o700), ("/data/of-the-image", 0o777)):
