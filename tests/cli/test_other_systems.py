@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from agent2rl.cli.main import COMMANDS
+from agent2rl.record.files import extract_archive
 from tests.helpers.run_launcher import RunLauncher
 
 ARCHIVE = Path(__file__).parents[1] / "whole_runs" / "earlier_version_run.tar.xz"
@@ -106,7 +107,7 @@ def other(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     place = tmp_path_factory.mktemp("other")
     launcher = RunLauncher(place / "runs", place / "cache", place)
     with tarfile.open(ARCHIVE) as archive:
-        archive.extractall(launcher.runs, filter="data")
+        extract_archive(archive, launcher.runs)
     run_id = next(path.name for path in launcher.runs.iterdir() if path.is_dir())
     missing = NOT_ON_WINDOWS if request.param == "Windows" else NOT_ON_MACOS
     commands = [

@@ -29,6 +29,7 @@ from agent2rl.environments.alfworld import (
     AlfworldGame,
     make_game_finder,
 )
+from agent2rl.record.files import extract_archive
 from tests.helpers.alfworld_games import (
     GOALS,
     GRAMMAR,
@@ -107,7 +108,7 @@ def test_all_of_valid_seen_plays_as_in_the_official_engine_where_that_is_install
     if python is None:
         pytest.skip("the official engine is not installed")
     with tarfile.open(shared_data / "alfworld" / "valid_seen.tar.xz") as archive:
-        archive.extractall(tmp_path, filter="data")
+        extract_archive(archive, tmp_path)
     script, games = ROOT / "benchmarks" / "alfworld_engine.py", tmp_path / "json_2.1.1" / "valid_seen"
     done = subprocess.run(
         [python, str(script), str(games), "--games", "140", "--steps", "10"],

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from agent2rl.bundles.archive import END, make_header
 from agent2rl.bundles.bundle_record import FOLDER, RECORD_NAME, SIGNATURE_NAME
-from agent2rl.record.files import canonical_json
+from agent2rl.record.files import canonical_json, extract_archive
 from agent2rl.record.paths import RunPaths
 
 if sys.version_info >= (3, 14):
@@ -28,7 +28,7 @@ MakeHeader = Callable[[str, int], bytes]
 def unpack_earlier_run(folder: Path) -> RunPaths:
     """A finished run without a report, in a moment."""
     with tarfile.open(EARLIER_RUN) as archive:
-        archive.extractall(folder, filter="data")
+        extract_archive(archive, folder)
     return RunPaths(next(path for path in folder.iterdir() if path.is_dir()))
 
 

@@ -1,5 +1,6 @@
 """Enclosures, service sockets and hostile scripts for the tests of sandboxes."""
 
+import functools
 import sys
 import textwrap
 import threading
@@ -12,10 +13,17 @@ from pathlib import Path
 from socketserver import ThreadingMixIn, UnixStreamServer
 from typing import Any
 
+from agent2rl import registry
 from agent2rl.core.records import Limits
 from agent2rl.core.sandbox import Command, Enclosure, Exit, Sandbox
 
 MIB = 1 << 20
+
+
+@functools.cache
+def is_bubblewrap_allowed() -> bool:
+    """Whether it is installed and may make namespaces here."""
+    return not registry.find_sandbox("bubblewrap").check().broken
 
 
 @dataclass(frozen=True)

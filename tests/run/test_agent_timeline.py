@@ -29,7 +29,7 @@ from agent2rl.run.agent_observer import AgentObserver, ProcessMonitor
 from agent2rl.run.machine import GpuSampler
 from agent2rl.run.process_commands import LONGEST_COMMAND, CommandLine
 from tests.helpers.run_launcher import FinishedRun, RunLauncher
-from tests.helpers.sandbox_runner import SandboxRunner
+from tests.helpers.sandbox_runner import SandboxRunner, is_bubblewrap_allowed
 
 ROOT = Path(__file__).resolve().parents[2]
 SPEC = RunSpec(task="t", agent="a", model="m", engine="e", budget=Budget(wall_seconds=60))
@@ -159,6 +159,8 @@ class Watched:
     observer: AgentObserver
 
     def shell(self, script: str) -> int | None:
+        if not is_bubblewrap_allowed():
+            pytest.skip("bubblewrap cannot run here")
         with self.observer.observe_agent():
             done = self.cell.shell(
                 script, workspace=self.recorder.paths.workspace, seen=self.observer, wall_seconds=120

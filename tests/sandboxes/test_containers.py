@@ -1,10 +1,14 @@
 """Real containers of Docker, Podman and Apptainer (`make test-containers`); what cannot run is skipped."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
+import tarfile
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -207,6 +211,59 @@ def test_an_image_that_is_not_there_is_named(engine: str, isolation: Isolation, 
     sandbox = registry.find_sandbox(f"{engine}:{tmp_path}/no-such-image")
     with pytest.raises(Exception, match="no-such-image"):
         SandboxRunner(sandbox, tmp_path).run("true")
+
+
+PROGRAMS = ("bash", "cat", "touch", "ls")
+SETTINGS = ("VOLUME /data", "VOLUME /workspace", 'ENTRYPOINT ["/bin/false"]', "USER 4242", "ENV CANARY=1")
+
+
+def make_image_archive(folder: Path) -> Path:
+    """Write a tar file of a root directory with a few programs of this machine and what they need.
+
+    The interpreter is shown in the image, its libraries are of the image.
+    """
+    programs = [Path(os.path.realpath(shutil.which(name) or name)) for name in PROGRAMS]
+    modules = Path(sysconfig.get_path("platstdlib"), "lib-dynload").glob("*.so")
+    listed = subprocess.run(["ldd", *programs, *modules], capture_output=True, text=True, check=False).stdout
+    libraries = {
+        Path(word) for word in listed.split() if word.startswith(("/lib", "/usr/lib")) and ".so" in word
+    }
+    archive = folder / "image.tar"
+    with tarfile.open(archive, "w") as made:
+        for path in libraries:
+            made.add(os.path.realpath(path), path)
+        for name, program in zip(PROGRAMS, programs, strict=True):
+            made.add(program, f"/bin/{name}")
+        for name, mode in (("/data", 0o777), ("/root", 0o700), ("/data/of-the-image", 0o777)):
+            directory = tarfile.TarInfo(name)
+            directory.type, directory.mode = tarfile.DIRTYPE, mode
+            made.addfile(directory)
+    return archive
+
+
+@pytest.fixture
+def image(engine: str, isolation: Isolation, tmp_path: Path) -> Iterator[str]:
+    """An image whose volumes, entrypoint, user and variables are not the sandbox's."""
+    if engine not in WITH_DAEMON or Path(sys.base_prefix).is_relative_to("/usr"):
+        pytest.skip("needs a daemon's images, and a Python outside of /usr")
+    known, name = container_engine.find_engine(engine), f"agent2rl-test:{uuid.uuid4().hex}"
+    changes = [f"--change={setting}" for setting in SETTINGS]
+    known.run("import", *changes, str(make_image_archive(tmp_path)), name)
+    yield name
+    known.run("image", "rm", name)
+
+
+def test_an_image_keeps_every_promise_whatever_it_declares(engine: str, image: str, tmp_path: Path) -> None:
+    sandbox = registry.find_sandbox(f"{engine}:{image}")
+    isolation = sandbox.check()
+    assert isolation.broken == isolation.not_kept == (), isolation
+    cell = SandboxRunner(sandbox, tmp_path)
+    exit_ = cell.shell(
+        "touch /data/x 2>/dev/null || echo closed; ls /bin; echo canary: $CANARY; echo mine > file; exit 7"
+    )
+    assert (exit_.reason, exit_.code) == ("exited", 7), cell.log
+    assert cell.log.split() == ["closed", *sorted(PROGRAMS), "canary:"]
+    assert (cell.workspace / "file").read_text() == "mine\n"
 
 
 def test_programs_that_a_model_wrote_run_in_it_too(engine: str, isolation: Isolation, tmp_path: Path) -> None:

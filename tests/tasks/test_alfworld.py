@@ -31,6 +31,7 @@ from agent2rl.environments.alfworld.environment import open_world
 from agent2rl.environments.alfworld.pddl import ChainType, TaskType
 from agent2rl.evaluators.episodes import Episodes
 from agent2rl.evaluators.task_data import fetch_archive, read_prompts
+from agent2rl.record.files import extract_archive
 from agent2rl.run import workspace
 from agent2rl.run.assets import load_assets
 from agent2rl.run.assets import test_set as paper_test_set
@@ -98,7 +99,7 @@ def test_a_folder_without_the_official_layout_is_refused(tmp_path: Path, officia
 
 def test_every_official_game_of_valid_seen_becomes_an_example(shared_data: Path, tmp_path: Path) -> None:
     with tarfile.open(shared_data / "alfworld" / "valid_seen.tar.xz") as archive:
-        archive.extractall(tmp_path, filter="data")
+        extract_archive(archive, tmp_path)
     found = alfworld.load_scoring_examples(tmp_path / "json_2.1.1" / "valid_seen")
     assert len(found) == 140
     assert {example.meta["task_type"] for example in found} == KINDS

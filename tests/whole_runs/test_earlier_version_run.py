@@ -8,6 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from agent2rl.record.files import extract_archive
 from tests.dashboard.conftest import serve_dashboard
 from tests.helpers.run_launcher import RunLauncher
 
@@ -17,7 +18,7 @@ ARCHIVE = Path(__file__).with_name("earlier_version_run.tar.xz")
 @pytest.fixture
 def run_id(launcher: RunLauncher) -> str:
     with tarfile.open(ARCHIVE) as archive:
-        archive.extractall(launcher.runs, filter="data")
+        extract_archive(archive, launcher.runs)
     return next(path.name for path in launcher.runs.iterdir() if path.is_dir())
 
 

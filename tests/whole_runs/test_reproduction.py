@@ -17,6 +17,7 @@ from agent2rl.core.errors import UserError
 from agent2rl.core.records import Budget, RunResult, RunSpec
 from agent2rl.core.reproduction import Reproduction
 from agent2rl.grading.verify import verify_run
+from agent2rl.record.files import extract_archive
 from agent2rl.record.paths import RunPaths
 from agent2rl.record.reader import read_run
 from agent2rl.run.reproduction_plan import ReproductionRequest, plan_reproduction
@@ -282,7 +283,7 @@ def test_nothing_that_a_bundle_names_is_imported_read_or_called() -> None:
 
 def test_an_earlier_versions_run_needs_the_commands_to_be_named(tmp_path: Path) -> None:
     with tarfile.open(Path(__file__).with_name("earlier_version_run.tar.xz")) as archive:
-        archive.extractall(tmp_path, filter="data")
+        extract_archive(archive, tmp_path)
     run = RunPaths(next(path for path in tmp_path.iterdir() if path.is_dir()))
     before = sorted(run.root.rglob("*"))
     with pytest.raises(UserError, match="--entry"):
@@ -296,7 +297,7 @@ def test_an_earlier_versions_run_needs_the_commands_to_be_named(tmp_path: Path) 
 def test_the_specification_of_a_run_elsewhere_is_not_obeyed(launcher: RunLauncher, tmp_path: Path) -> None:
     """Its task and its sandbox are modules that would be imported."""
     with tarfile.open(Path(__file__).with_name("earlier_version_run.tar.xz")) as archive:
-        archive.extractall(tmp_path / "received", filter="data")
+        extract_archive(archive, tmp_path / "received")
     run = RunPaths(next(path for path in (tmp_path / "received").iterdir() if path.is_dir()))
     marker = tmp_path / "imported"
     (launcher.home / "imported_when_named.py").write_text(f"open({str(marker)!r}, 'w')", encoding="utf-8")

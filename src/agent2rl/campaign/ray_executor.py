@@ -28,7 +28,7 @@ from agent2rl.campaign.jobs import (
     find_other_outcome,
 )
 from agent2rl.core.errors import MachineError, WorldError
-from agent2rl.record.files import remove_tree
+from agent2rl.record.files import extract_archive, remove_tree
 from agent2rl.record.paths import RunPaths, claims_folder
 from agent2rl.report import export
 
@@ -186,7 +186,7 @@ def _unpack_run(pieces: Iterator[bytes], run_id: str, runs: Path) -> None:
     directory = Path(tempfile.mkdtemp(prefix=".fetching-", dir=runs))
     try:
         with tarfile.open(fileobj=cast(IO[bytes], _PieceReader(pieces)), mode="r|") as tar:
-            tar.extractall(directory, filter="tar")
+            extract_archive(tar, directory)
         (directory / run_id).rename(runs / run_id)
     finally:
         remove_tree(directory)

@@ -8,6 +8,7 @@ import os
 import shutil
 import stat
 import subprocess
+import tarfile
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -177,3 +178,27 @@ def create_folder(target: Path) -> Iterator[Path]:
         draft.replace(target)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
+
+
+def extract_archive(
+    archive: tarfile.TarFile, directory: Path, members: Iterable[tarfile.TarInfo] | None = None
+) -> None:
+    """Extract all members, or these, with their links; raise tarfile.TarError if one would land outside.
+
+    Python's own filters are there from 3.11.4 only, and Debian 12 has 3.11.2.
+    """
+    checked = _check_members(archive if members is None else members, Path(os.path.realpath(directory)))
+    if hasattr(tarfile, "tar_filter"):
+        archive.extractall(directory, checked, filter="tar")
+    else:
+        archive.extractall(directory, checked)
+
+
+def _check_members(members: Iterable[tarfile.TarInfo], directory: Path) -> Iterator[tarfile.TarInfo]:
+    """Check each member when its turn comes, because an earlier one may be a link that leads elsewhere."""
+    for member in members:
+        for name in (member.name, member.linkname if member.islnk() else ""):
+            if not Path(os.path.realpath(directory / name)).is_relative_to(directory):
+                raise tarfile.ExtractError(f"{member.name!r} of the archive leads outside of it.")
+        member.mode &= 0o755
+        yield member
