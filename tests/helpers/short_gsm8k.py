@@ -31,5 +31,5 @@ def fail_to_score(output: str, example: Example) -> float:
     raise RuntimeError("this scorer is broken")
 
 
-UNGRADABLE: Task = replace(TASK, id="ungradable", evaluator=replace(TASK.evaluator, score=fail_to_score))
+UNGRADABLE: Task = replace(TASK, id="ungradable", evaluator=replace(EVALUATOR, score=fail_to_score))
 """Every grading of it fails."""
