@@ -118,10 +118,10 @@ test-containers: $(READY) bubblewrap
 	  tests/sandboxes/test_container_engine.py $(ARGS)
 
 # Small layers: only the last ones change with a commit. CPU builds of torch have an index of their own.
-ENGINE := $(shell command -v docker || command -v podman)
 image:
-	@test -n "$(ENGINE)" || { echo "agent2rl: neither docker nor podman is installed" >&2; exit 1; }
-	@$(ENGINE) build --build-arg TORCH=$(TORCH) $(if $(CUDA),--build-arg TORCH_INDEX=) \
+	@engine="$(or $(ENGINE),$$(for name in docker podman; do $$name info >/dev/null 2>&1 && echo $$name && break; done || true))" && \
+	  { test -n "$$engine" || { echo "agent2rl: neither docker nor podman works here: see \`docker info\`" >&2; exit 1; }; } && \
+	  "$$engine" build --build-arg TORCH=$(TORCH) $(if $(CUDA),--build-arg TORCH_INDEX=) \
 	  -t agent2rl:$(if $(CUDA),cuda,cpu) $(ARGS) .
 
 # The pictures of the dashboard in the docs, of the runs in RUNS.

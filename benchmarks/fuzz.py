@@ -6,12 +6,13 @@ Requests follow the API's own OpenAPI schema, and for the gateway the requests o
 Values are valid, at a limit, of another type, or nonsense; some requests are damaged as bytes. Each follows
 from the seed and its number, so `--seed S --first N --requests 1` repeats one. Servers are processes of
 their own, on unix sockets: what they answer and how much memory they have is printed. The exit code is 1 if
-a status is 500 or more, if a server dies, or if its memory grows by more than `--most-growth` after the
-first fifth of the requests.
+a status is 500 or more, if a server hangs up without an answer or dies, or if its memory grows by more than
+`--most-growth` after the first fifth of the requests.
 """
 
 import argparse
 import json
+import os
 import random
 import socket
 import subprocess
@@ -20,9 +21,11 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -60,6 +63,7 @@ SUBMISSIONS = 40
 """Budget of the fuzzed run: later ones are refused, as at the end of a run."""
 ANSWER_SECONDS = 60.0
 MEMORY_SAMPLES = 20
+MOST_FAULTS = 20
 
 # The servers, each in a process of its own
 
@@ -98,7 +102,7 @@ def open_api(place: Path) -> Iterator[Any]:
 @contextmanager
 def open_gateway(_: Path) -> Iterator[Any]:
     """A gateway before a provider that answers every request well."""
-    with serve_provider() as provider:
+    with serve_provider(keep_alive_seconds=3600) as provider:  # or it hangs up on the gateway when idle
 
         def answer(heard: ProviderRequest) -> ProviderReply:
             provider.heard.clear()  # or they would fill the memory
@@ -136,6 +140,8 @@ class FuzzRequest:
         head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
         return f"{self.method} {self.path} HTTP/1.1\r\n{head}\r\n".encode("latin-1", "replace") + self.body
 
+
+NumberedRequest = tuple[int, FuzzRequest]
 
 ODD_NUMBERS = (0, -1, 1, 2**31, 2**53 + 1, 2**63, -(2**64), 10**40, 0.5, -0.0, 1e308, 1e-320)
 ODD_TEXTS = (
@@ -269,42 +275,66 @@ def _damage_head(dice: random.Random, method: str, path: str, body: bytes) -> Fu
 
 
 class FuzzConnection:
-    """One connection, opened again when the server closes it. Answers are read to their stated length."""
+    """One connection, opened again when the server closes it. Answers are read to their stated length.
+
+    One request at a time: `send` it, do something else, then `read_status`. A server may close a connection
+    that was idle for a while, so a request that got no answer on a used one is sent again on a new one.
+    """
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._line: socket.socket | None = None
         self._rest = b""
+        self._request = b""
+        self._headless = self._used = False
 
-    def send(self, request: FuzzRequest) -> int:
-        """Return the status of the answer; 0 if the server hangs up without one."""
+    def send(self, request: FuzzRequest) -> None:
+        self._headless, self._request = request.method == "HEAD", request.encode()
         if self._line is None:
-            self._line = socket.socket(socket.AF_UNIX)
-            self._line.settimeout(ANSWER_SECONDS)
-            self._line.connect(self._path)
-            self._rest = b""
+            self._connect()
+        with suppress(ConnectionError):  # it may answer and close before it has read all
+            self._send()
+
+    def read_status(self) -> int:
+        """Return the status of the answer; 0 if the server hung up without one."""
         try:
-            self._line.sendall(request.encode())
-            return self._read_answer(request.method == "HEAD")
-        except (ConnectionError, BrokenPipeError):
+            return self._read_answer()
+        except ConnectionError:
+            again = self._used and not self._rest
             self.close()
+        if not again:
             return 0
+        self._connect()
+        with suppress(ConnectionError):
+            self._send()
+        return self.read_status()
+
+    def _connect(self) -> None:
+        self._line = socket.socket(socket.AF_UNIX)
+        self._line.settimeout(ANSWER_SECONDS)
+        self._line.connect(self._path)
+        self._rest, self._used = b"", False
+
+    def _send(self) -> None:
+        assert self._line is not None
+        self._line.sendall(self._request)
 
     def close(self) -> None:
         if self._line:
             self._line.close()
         self._line = None
 
-    def _read_answer(self, headless: bool) -> int:
+    def _read_answer(self) -> int:
         data = self._read_until(b"\r\n\r\n")
         status = int(data[9:12])
         fields = dict(line.lower().split(b": ", 1) for line in data.split(b"\r\n")[1:] if b": " in line)
-        if not headless and fields.get(b"transfer-encoding") == b"chunked":
+        if not self._headless and fields.get(b"transfer-encoding") == b"chunked":
             while size := int(self._read_until(b"\r\n"), 16):
                 self._read_exactly(size + 2)
             self._read_until(b"\r\n")
-        elif not headless:
+        elif not self._headless:
             self._read_exactly(int(fields.get(b"content-length", b"0")))
+        self._used = True
         if fields.get(b"connection") == b"close":
             self.close()
         return status
@@ -333,6 +363,8 @@ class FuzzOutcome:
     faults: list[str] = field(default_factory=list)
     memory_mb: list[float] = field(default_factory=list)
     seconds: float = 0.0
+    server_seconds: float = 0.0
+    """CPU time of the server."""
 
     @property
     def growth_mb(self) -> float:
@@ -341,41 +373,78 @@ class FuzzOutcome:
         return max(warm) - warm[0]
 
 
-def fuzz_target(target: str, first: int, count: int, seed: int) -> FuzzOutcome:
-    draw: Callable[[random.Random, dict[str, Any]], FuzzRequest] = (
-        draw_api_request if target == "api" else draw_gateway_request
-    )
-    outcome, every = FuzzOutcome(), max(1, count // MEMORY_SAMPLES)
+def fuzz_target(target: str, first: int, count: int, seed: int, connections: int) -> FuzzOutcome:
+    draw = draw_api_request if target == "api" else draw_gateway_request
     command = [sys.executable, "-m", "benchmarks.fuzz", "--serve", target]
-    began = time.monotonic()
+    outcome, began = FuzzOutcome(), time.monotonic()
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdin
         assert server.stdout
         opened = json.loads(server.stdout.readline())
-        line = FuzzConnection(opened["socket"])
+        requests = (
+            (number, draw(random.Random(f"{seed}:{target}:{number}"), opened["schema"]))
+            for number in range(first, first + count)
+        )
         try:
-            for number in range(first, first + count):
-                request = draw(random.Random(f"{seed}:{target}:{number}"), opened["schema"])
-                try:
-                    status = line.send(request)
-                except (OSError, ValueError) as error:
-                    status = -1
-                    outcome.faults.append(f"{target} {number}: {type(error).__name__}: {error}")
-                    line.close()
-                    if server.poll() is not None or len(outcome.faults) > 20:
+            with closing(FuzzClient(target, opened["socket"], connections, outcome)) as client:
+                done, every = 0, max(1, count // MEMORY_SAMPLES)
+                for batch in batched(requests, connections):
+                    client.send_batch(batch)
+                    if client.finished // every > done:
+                        done = client.finished // every
+                        outcome.memory_mb.append(read_memory_mb(server.pid))
+                        print(f"{target}: {client.finished:,} requests", file=sys.stderr, flush=True)
+                    if server.poll() is not None or len(outcome.faults) > MOST_FAULTS:
                         break
-                outcome.statuses[status] += 1
-                if status >= 500:
-                    outcome.faults.append(f"{target} {number}: {status} for {request.encode()[:300]!r}")
-                if (number - first + 1) % every == 0:
-                    outcome.memory_mb.append(read_memory_mb(server.pid))
-                    print(f"{target}: {number - first + 1:,} requests", file=sys.stderr, flush=True)
+                client.read_batch()
+            outcome.memory_mb.append(read_memory_mb(server.pid))
+            outcome.server_seconds = read_cpu_seconds(server.pid)
         finally:
-            line.close()
             server.stdin.close()
             server.wait(60)
     outcome.seconds = time.monotonic() - began
     return outcome
+
+
+def batched(requests: Iterator[NumberedRequest], size: int) -> Iterator[list[NumberedRequest]]:
+    while batch := list(islice(requests, size)):
+        yield batch
+
+
+class FuzzClient:
+    """Sends a batch at once, each request on a connection of its own, and draws the next one meanwhile."""
+
+    def __init__(self, target: str, path: str, connections: int, outcome: FuzzOutcome) -> None:
+        self._target, self._outcome = target, outcome
+        self._lines = [FuzzConnection(path) for _ in range(connections)]
+        self._batch: list[NumberedRequest] = []
+        self.finished = 0
+
+    def send_batch(self, batch: list[NumberedRequest]) -> None:
+        """Read the answers to the batch before, then send this one."""
+        self.read_batch()
+        self._batch = batch
+        for line, (_, request) in zip(self._lines, batch, strict=False):
+            line.send(request)
+
+    def read_batch(self) -> None:
+        for line, (number, request) in zip(self._lines, self._batch, strict=False):
+            try:
+                status = line.read_status()
+            except (OSError, ValueError) as error:
+                status = -1
+                self._outcome.faults.append(f"{self._target} {number}: {type(error).__name__}: {error}")
+                line.close()
+            self._outcome.statuses[status] += 1
+            self.finished += 1
+            if status == 0 or status >= 500:
+                sent = request.encode()[:300]
+                self._outcome.faults.append(f"{self._target} {number}: {status or 'hung up'} for {sent!r}")
+        self._batch = []
+
+    def close(self) -> None:
+        for line in self._lines:
+            line.close()
 
 
 def read_memory_mb(pid: int) -> float:
@@ -383,11 +452,17 @@ def read_memory_mb(pid: int) -> float:
     return int(status.partition("VmRSS:")[2].split()[0]) / 1024
 
 
+def read_cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def main() -> None:
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     asked.add_argument("--requests", type=int, default=10_000, help="For each target.")
     asked.add_argument("--target", choices=TARGETS, action="append")
     asked.add_argument("--seed", type=int, default=0)
+    asked.add_argument("--connections", type=int, default=8, help="To each server.")
     asked.add_argument("--first", type=int, default=0)
     asked.add_argument("--most-growth", type=float, default=30.0, help="In MB.")
     asked.add_argument("--serve", choices=TARGETS, help=argparse.SUPPRESS)
@@ -395,14 +470,22 @@ def main() -> None:
     if told.serve:
         serve_target(told.serve)
         return
-    bad = False
-    for target in told.target or TARGETS:
-        outcome = fuzz_target(target, told.first, told.requests, told.seed)
+    bad, targets = False, told.target or TARGETS
+    with ProcessPoolExecutor(len(targets)) as pool:  # a client for each server, side by side
+        outcomes = [
+            pool.submit(fuzz_target, target, told.first, told.requests, told.seed, told.connections)
+            for target in targets
+        ]
+    for target, future in zip(targets, outcomes, strict=True):
+        outcome = future.result()
         counts = ", ".join(
             f"{status or 'hung up'}: {many:,}" for status, many in sorted(outcome.statuses.items())
         )
         memory = " ".join(f"{each:.0f}" for each in outcome.memory_mb)
-        print(f"{target}: {outcome.statuses.total():,} requests in {outcome.seconds:.0f} s; {counts}")
+        print(
+            f"{target}: {outcome.statuses.total():,} requests in {outcome.seconds:.0f} s "
+            f"({outcome.server_seconds:.0f} s of CPU time in the server); {counts}"
+        )
         print(f"{target}: memory in MB: {memory}; grew by {outcome.growth_mb:.1f} after the first fifth")
         print("\n".join(outcome.faults[:20]), flush=True)
         bad = bad or bool(outcome.faults) or outcome.growth_mb > told.most_growth

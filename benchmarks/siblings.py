@@ -1,6 +1,11 @@
 """How often a sibling of the base model is recognised by its fingerprint, in families of tiny Llamas.
 
-Prints the table of docs/design/lineage.md: .venv/bin/python -m benchmarks.siblings [SEEDS] [HIDDEN]
+Prints the tables of docs/design/lineage.md:
+
+    .venv/bin/python -m benchmarks.siblings [SEEDS] [HIDDEN]
+    .venv/bin/python -m benchmarks.siblings budgets [SEEDS]
+
+The second one asks what more training steps change.
 
 Of each base, two fine-tunes are the known siblings (one by SFT, one GRPO-like), and so are an unrelated model
 and a fine-tune with one layer more. Then come models that were trained from the base without them, and models
@@ -164,6 +169,52 @@ def format_row(kind: str, found: list[SiblingDistance]) -> str:
     return f"| {kind} | {said} | {' | '.join(map(middle, figures))} |"
 
 
+BUDGETS = (5, 20, 40, 150, 600, 1200)
+"""Training steps; the sibling itself had 150."""
+
+
+def compare_budgets(seed: int, place: Path) -> Iterator[tuple[str, int, float, SiblingDistance]]:
+    """Yield the group, the steps, the learning rate and the distance to the only sibling."""
+    base = model_families.pretrain_model(2 * seed)
+    read = read_base_model(model_families.write_model(get_weights(base), base, place / "base"))
+    instruct = make_siblings(base, seed, 64)["instruct"]
+    siblings = fingerprint_siblings({"instruct": instruct}, base, place)
+    trained = model_families.replace_weights(base, instruct)
+    for steps in BUDGETS:
+        for rate in (3e-4, 1e-3, 3e-3):
+            made = {
+                HONEST: finetune(base, 2 * seed, rate, seed, steps),
+                COPIED: finetune(trained, 2 * seed + 1, rate, seed, steps),
+            }
+            for group, weights in made.items():
+                model = model_families.write_model(weights, base, place / f"{group} {steps} {rate}")
+                yield group, steps, rate, compare_with_siblings(model, read, siblings)[0]
+
+
+def main_budgets(seeds: int) -> None:
+    """The sibling's own data in another order, and the sibling trained further on other data."""
+    torch.set_num_threads(1)
+    found: dict[tuple[int, float, str], list[SiblingDistance]] = defaultdict(list)
+    for seed in range(seeds):
+        with tempfile.TemporaryDirectory() as directory:
+            for group, steps, rate, distance in compare_budgets(seed, Path(directory)):
+                found[steps, rate, group].append(distance)
+        print(f"seed {seed}", file=sys.stderr, flush=True)
+    print("| steps | learning rate | cosine | matched | spread | accused | cosine | spread | recognised |")
+    print("|--:|--:|--:|--:|--:|--:|--:|--:|--:|")
+    for steps, rate in sorted({(steps, rate) for steps, rate, _ in found}):
+        honest, copied = (found[steps, rate, group] for group in (HONEST, COPIED))
+        cosine = max(one.cosine or 0.0 for one in honest)
+        matched = max(one.matched or 0.0 for one in honest)
+        spread = min(one.spread or 0.0 for one in honest)
+        least, even = min(one.cosine or 0.0 for one in copied), max(one.spread or 0.0 for one in copied)
+        accused, recognised = (sum(bool(one.alike) for one in group) for group in (honest, copied))
+        print(
+            f"| {steps} | {rate:g} | {cosine:.2f} | {matched:.2f} | {spread:.2f} "
+            f"| {accused} of {len(honest)} | {least:.2f} | {even:.2f} | {recognised} of {len(copied)} |"
+        )
+
+
 def main(seeds: int, hidden: int) -> None:
     torch.set_num_threads(1)
     closest: dict[tuple[str, str], list[SiblingDistance]] = defaultdict(list)
@@ -186,4 +237,7 @@ def main(seeds: int, hidden: int) -> None:
 
 
 if __name__ == "__main__":
-    main(*(int(argument) for argument in sys.argv[1:] or ("5", "64")))
+    if sys.argv[1:2] == ["budgets"]:
+        main_budgets(int((*sys.argv[2:], "5")[0]))
+    else:
+        main(*(int(argument) for argument in sys.argv[1:] or ("5", "64")))

@@ -280,6 +280,8 @@ def main() -> None:
         "--directory", type=Path, help="a folder in which the run directory is made, and stays"
     )
     options = parser.parse_args()
+    if options.directory:
+        options.directory.mkdir(parents=True, exist_ok=True)
     home = Path(tempfile.mkdtemp(prefix="soak-", dir=options.directory))
     try:
         broken = soak(options, home)

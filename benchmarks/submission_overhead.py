@@ -62,10 +62,10 @@ class Shape:
         """Return tensors of about `size` bytes in bfloat16, by name."""
         tensors = {"model.embed_tokens.weight": (self.vocabulary, self.hidden)}
         layer = {
-            **dict.fromkeys(("q_proj", "o_proj"), (self.hidden, self.hidden)),
-            **dict.fromkeys(("k_proj", "v_proj"), (self.hidden // 7, self.hidden)),
-            **dict.fromkeys(("gate_proj", "up_proj"), (self.inner, self.hidden)),
-            "down_proj": (self.hidden, self.inner),
+            **dict.fromkeys(("self_attn.q_proj", "self_attn.o_proj"), (self.hidden, self.hidden)),
+            **dict.fromkeys(("self_attn.k_proj", "self_attn.v_proj"), (self.hidden // 7, self.hidden)),
+            **dict.fromkeys(("mlp.gate_proj", "mlp.up_proj"), (self.inner, self.hidden)),
+            "mlp.down_proj": (self.hidden, self.inner),
         }
         layer_bytes = 2 * sum(rows * columns for rows, columns in layer.values())
         outer_bytes = 2 * 2 * self.vocabulary * self.hidden
@@ -74,7 +74,11 @@ class Shape:
         return {**tensors, "lm_head.weight": (self.vocabulary, self.hidden)}
 
 
-SMALL, SEVEN_B = Shape(8192, 1024, 4096), Shape(152_064, 3584, 18_944)
+TINY, SMALL, SEVEN_B = Shape(2048, 448, 1024), Shape(8192, 896, 4096), Shape(152_064, 3584, 18_944)
+
+
+def choose_shape(gigabytes: float) -> Shape:
+    return SEVEN_B if gigabytes >= 8 else SMALL if gigabytes >= 0.04 else TINY
 
 
 def answer_nothing(_: Path) -> Callable[[Chat], str]:
@@ -240,7 +244,7 @@ def main() -> None:
     parser.add_argument("--shards", type=int, default=4)
     parser.add_argument("--directory", type=Path, help="a folder on the disk to measure")
     options = parser.parse_args()
-    shape = SEVEN_B if options.gigabytes >= 8 else SMALL
+    shape = choose_shape(options.gigabytes)
     tensors = shape.list_tensors(round(options.gigabytes * 1e9))
     size = 2 * sum(rows * columns for rows, columns in tensors.values())
     with tempfile.TemporaryDirectory(prefix="overhead-", dir=options.directory) as folder:

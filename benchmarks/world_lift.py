@@ -8,6 +8,7 @@
         --model DIR --seeds 0 --sft-games 2000 --sft-rate 2e-4 --sft-batch 16    # official games
     python -m benchmarks.world_lift --seeds 0 --sft-games 400 --grpo-steps 15    # for two CPU cores
     python -m benchmarks.world_lift --grade-every 8 --log FILE      # the course of GRPO, and of every step
+    python -m benchmarks.world_lift --expert 96 --warm-up 90 --recipe-grpo --grpo-seconds 390    # the recipe
 
 Prints a JSON line after each stage with the success on both splits, in percent, as the grader has it: the
 model is saved, opened by the engine and plays greedily. What else the world measures goes to stderr. GRPO is
@@ -15,7 +16,9 @@ compared with the model that it started from, game by game: the gain with a 95% 
 bootstrap, and the p-value of McNemar's test, or of a permutation test if rewards are no wins. Then a table:
 means over seeds, lowest and highest in brackets. The first stage is the untouched model, which is graded
 once. `--random-games` teaches the form of commands and nothing else: SFT on commands that are chosen at
-random among those that are possible, in games that this does not win.
+random among those that are possible, in games that this does not win. `--warm-up` and `--recipe-grpo` train
+as the shipped recipe does, with the settings that it chooses. `--end-seconds` shortens GRPO so that the
+program ends in time.
 """
 
 import argparse
@@ -39,6 +42,7 @@ from pydantic import JsonValue
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from agent2rl import registry
+from agent2rl.agents.recipe.subjects import PolicyLearner, TrainingRound, WorldSubject
 from agent2rl.analysis.gain import mcnemar, sign_permutation
 from agent2rl.analysis.statistics import compare_evaluations
 from agent2rl.core import task as evaluator_folders
@@ -66,6 +70,9 @@ SHIPPED = Path(__file__).parents[1] / "src/agent2rl/models/seedling/files"
 SPLITS = ("feedback", "heldout")
 Scores = dict[str, float]
 Evaluations = dict[str, EvalResult]
+STARTED = time.monotonic()
+GRADING_MARGIN = 1.25
+"""Time that is left for grading after GRPO, as a multiple of what the last one took."""
 
 
 class Subject:
@@ -107,6 +114,11 @@ class Subject:
             return len(self._filed), rows
         played = list(encode_expert_games(model, tokenizer, self.arena, self._expert, self.games[:count]))
         return len(played), [row for sequences in played for row in sequences]
+
+    def as_recipe(self) -> WorldSubject:
+        """Return the world as the recipe has it: with the expert or with files of its games, not both."""
+        world = replace(self._world, expert=None) if self._filed else self._world
+        return WorldSubject(world, self.arena, self._filed)
 
     def play_at_random(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, count: int
@@ -215,9 +227,10 @@ def stages(subject: Subject, chosen: argparse.Namespace, seed: int) -> Iterator[
     model, tokenizer = models.load(chosen.model)
     began = time.monotonic()
     last: Evaluations | None = None
+    grading_seconds = 0.0
 
     def graded(stage: str, against: Evaluations | None = None, **more: object) -> tuple[str, Evaluations]:
-        nonlocal began
+        nonlocal began, grading_seconds
         now = time.monotonic()
         trained = round(now - began)
         with tempfile.TemporaryDirectory() as place:
@@ -232,26 +245,54 @@ def stages(subject: Subject, chosen: argparse.Namespace, seed: int) -> Iterator[
         if chosen.log:
             with chosen.log.open("a", encoding="utf-8") as log:
                 log.write(json.dumps(told) + "\n")
-        began += time.monotonic() - now  # grading is not training
+        grading_seconds = time.monotonic() - now
+        began += grading_seconds  # grading is not training
         return stage, evaluations
+
+    def limit_grpo() -> float:
+        """Return how long GRPO may take, if grading takes as long as before."""
+        expected = GRADING_MARGIN * max(grading_seconds, chosen.grading_seconds)
+        left = chosen.end_seconds - (time.monotonic() - STARTED) - expected
+        return float(min(chosen.grpo_seconds, left))
 
     if chosen.random_games:
         games, rows = subject.play_at_random(model, tokenizer, chosen.random_games)
-        form = SftSettings(chosen.sft_rate, chosen.random_epochs, chosen.sft_batch, seed=seed)
+        form = SftSettings(
+            chosen.sft_rate, chosen.random_epochs, chosen.sft_batch, chosen.random_seconds, seed=seed
+        )
         result = imitate(model, rows, form, TrainingProgress("random commands", chosen.log))
-        stage, last = graded("form", games=games, steps=result.steps, loss=round(result.loss, 3))
+        if not chosen.only_last:
+            stage, last = graded("form", games=games, steps=result.steps, loss=round(result.loss, 3))
+            yield stage, last
+    log = chosen.log or Path(os.devnull)
+    if chosen.warm_up:
+        warm_up = TrainingRound(
+            1, "sft", chosen.model, chosen.model, chosen.warm_up, 1.0, 1000 * seed + 1, log, is_warm_up=True
+        )
+        subject.as_recipe().sft(warm_up, PolicyLearner(model, tokenizer))
+        stage, last = graded("sft")
         yield stage, last
-    if chosen.sft_epochs:
+    elif chosen.sft_epochs:
         games, rows = subject.shown(model, tokenizer, chosen.sft_games)
         supervised = SftSettings(chosen.sft_rate, chosen.sft_epochs, chosen.sft_batch, seed=seed)
         result = imitate(model, rows, supervised, TrainingProgress("sft", chosen.log))
         stage, last = graded("sft", games=games, steps=result.steps, loss=round(result.loss, 3))
         yield stage, last
-    if chosen.grpo_steps:
+    if chosen.recipe_grpo:
+        course: TrainingSchedule | None = None
+
+        def follow(schedule: TrainingSchedule) -> None:
+            nonlocal course
+            course = schedule
+
+        play = TrainingRound(2, "grpo", chosen.model, chosen.model, limit_grpo(), 1.0, 1000 * seed + 2, log)
+        subject.as_recipe().grpo(play, PolicyLearner(model, tokenizer), follow)
+        yield graded("grpo", last, step=course.steps if course else 0)
+    elif chosen.grpo_steps:
         online = GrpoSettings(
             chosen.grpo_rate,
             chosen.grpo_steps,
-            chosen.grpo_seconds,
+            limit_grpo(),
             prompts=chosen.grpo_games,
             group=chosen.grpo_group,
             updates=chosen.grpo_updates,
@@ -308,6 +349,9 @@ def main() -> None:
     parser.add_argument("--expert", type=int, help="demonstrations of a run with so many; else --sft-games")
     parser.add_argument("--random-games", type=int, default=0, help="of random commands, before SFT")
     parser.add_argument("--random-epochs", type=int, default=1)
+    parser.add_argument("--random-seconds", type=float, default=math.inf, help="ends this SFT early")
+    parser.add_argument("--only-last", action="store_true", help="do not grade after random commands")
+    parser.add_argument("--warm-up", type=float, help="seconds of SFT as in the recipe; no --sft-* applies")
     parser.add_argument("--sft-games", type=int, default=1000, help="that the full expert plays")
     parser.add_argument("--sft-epochs", type=int, default=2)
     parser.add_argument("--sft-rate", type=float, default=1e-3)
@@ -315,6 +359,11 @@ def main() -> None:
     parser.add_argument("--grpo-steps", type=int, default=100)
     parser.add_argument("--grpo-seconds", type=float, default=math.inf, help="ends GRPO early")
     parser.add_argument("--grpo-rate", type=float, default=1e-4)
+    parser.add_argument("--recipe-grpo", action="store_true", help="GRPO with the recipe's settings")
+    parser.add_argument("--end-seconds", type=float, default=math.inf, help="of the whole program")
+    parser.add_argument(
+        "--grading-seconds", type=float, default=0.0, help="of a grading, if none comes first"
+    )
     parser.add_argument("--grpo-games", type=int, default=32, help="in a step")
     parser.add_argument("--grpo-group", type=int, default=8, help="episodes of each")
     parser.add_argument(

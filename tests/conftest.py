@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,10 @@ from hypothesis import settings
 from tests.helpers.run_launcher import RunLauncher
 
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # before torch: test processes share the cores
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # Started in the background of a script. Tests of Ctrl-C would wait for programs that ignore it, too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("agent2rl", database=None, deadline=None)
 settings.load_profile("agent2rl")

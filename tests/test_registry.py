@@ -1,5 +1,6 @@
 """Names to plugins."""
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,8 @@ import pytest
 
 from agent2rl import registry
 from agent2rl.core.errors import UserError
+
+PACKAGE = Path(registry.__file__).parent
 
 
 def test_an_unknown_name_lists_the_known_ones_and_the_nearest() -> None:
@@ -49,11 +52,25 @@ def test_a_folder_of_the_users_is_found_by_its_name(tmp_path: Path) -> None:
     assert registry.resolve_folder_name("other", (tmp_path,)) == "other"
 
 
-@pytest.mark.parametrize("kind", ["tasks", "agents", "models", "engines", "sandboxes"])
-def test_every_listed_plugin_has_a_summary(kind: registry.PluginKind) -> None:
+def defines_plugin(tree: ast.Module, kind: registry.PluginKind) -> bool:
+    names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    targets = [node.target for node in tree.body if isinstance(node, ast.AnnAssign)]
+    targets += [target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
+    names |= {target.id for target in targets if isinstance(target, ast.Name)}
+    return bool(names & {registry.CONSTANT[kind], "parse"})
+
+
+@pytest.mark.parametrize("kind", registry.CONSTANT)
+def test_every_plugin_is_listed_with_a_summary(kind: registry.PluginKind) -> None:
+    """Here their modules are parsed; the registry, which must be fast, searches their text."""
+    root = PACKAGE / kind
+    files = [*root.glob("*.py"), *root.glob("*/__init__.py"), *root.glob("*/mini.py")]
+    trees = [ast.parse(file.read_text(encoding="utf-8")) for file in files]
+    summaries = [ast.get_docstring(tree) or "" for tree in trees if defines_plugin(tree, kind)]
     entries = registry.list_entries(kind)
     assert entries
     assert all(entry.summary for entry in entries)
+    assert sorted(entry.summary for entry in entries) == sorted(text.split("\n")[0] for text in summaries)
 
 
 def test_helpers_beside_plugins_are_not_listed() -> None:

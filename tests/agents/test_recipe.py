@@ -86,12 +86,6 @@ def test_sampled_answers_have_room_for_nearly_every_training_answer(lengths: lis
     assert sum(length < room for length in lengths) >= 0.98 * len(lengths) - 1
 
 
-def test_many_demonstrations_limit_the_turns_of_an_episode_and_few_do_not() -> None:
-    assert plan.limit_turns([5, 14] * 48) == 14
-    assert plan.limit_turns([5, 14]) is None
-    assert plan.limit_turns([]) is None
-
-
 def test_the_demos_budget_has_a_warm_up_and_a_longer_grpo() -> None:
     warm_up = plan.plan_training_seconds(remaining=285, cost=28.5, first=plan.FIRST_ROUND_SHARE)
     assert 40 < warm_up < 90

@@ -1,7 +1,6 @@
 """Bundles that somebody made to do harm, or that were damaged: each is refused, and nothing is written."""
 
 import hashlib
-import io
 import json
 import os
 import tarfile
@@ -15,17 +14,16 @@ from typing import BinaryIO, cast
 
 import pytest
 from dulwich.objects import Blob
-from dulwich.pack import write_pack_index_v2
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent2rl.bundles import unpacking
 from agent2rl.bundles.archive import MAGIC, InvalidBundle
 from agent2rl.bundles.bundle_record import MOST_FILES, RECORD_NAME, TOTAL_BYTES, BundleRecord, find_name_fault
 from agent2rl.bundles.packing import write_bundle
 from agent2rl.bundles.secret_scan import SecretScanner
 from agent2rl.bundles.unpacking import check_bundle, open_bundle, verify_bundle
 from agent2rl.core.errors import UserError
+from agent2rl.record import git_objects
 from agent2rl.record.paths import RunPaths
 from tests.helpers.bundle_files import (
     BundleParts,
@@ -34,6 +32,7 @@ from tests.helpers.bundle_files import (
     make_any_header,
     make_typed_header,
 )
+from tests.helpers.git_packs import make_index, make_pack
 from tests.helpers.run_launcher import RunLauncher
 
 SCORES = "submissions/3/heldout.jsonl"
@@ -376,27 +375,6 @@ def test_no_content_of_a_file_crashes_verify(
 # The record of code
 
 
-def make_pack(*objects: tuple[int, int, bytes]) -> tuple[bytes, list[int]]:
-    """A pack of objects (kind, size as declared, content), and where each begins."""
-    pack, places = b"PACK" + (2).to_bytes(4, "big") + len(objects).to_bytes(4, "big"), []
-    for kind, size, content in objects:
-        places.append(len(pack))
-        first, rest = kind << 4 | size & 15, size >> 4
-        header = []
-        while rest:
-            header.append(first | 0x80)
-            first, rest = rest & 0x7F, rest >> 7
-        pack += bytes([*header, first]) + zlib.compress(content, 9)
-    return pack + hashlib.sha1(pack).digest(), places
-
-
-def make_index(places: list[int]) -> bytes:
-    entries = sorted((hashlib.sha1(str(place).encode()).digest(), place, 0) for place in places)
-    file = io.BytesIO()
-    write_pack_index_v2(file, entries, b"\0" * 20)
-    return file.getvalue()
-
-
 def with_pack(parts: BundleParts, pack: bytes, index: bytes) -> bytes:
     return parts.with_file(f"{PACK}.pack", pack).with_file(f"{PACK}.idx", index).build()
 
@@ -405,14 +383,14 @@ def test_code_that_would_inflate_without_end_is_refused(
     parts: BundleParts, refuse: Callable[[bytes], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = bytes(3 << 20)
-    monkeypatch.setattr(unpacking, "OBJECT_BYTES", 1 << 20)
+    monkeypatch.setattr(git_objects, "OBJECT_BYTES", 1 << 20)
     pack, places = make_pack((3, 100, content))
     assert "inflate without end" in refuse(with_pack(parts, pack, make_index(places)))
     pack, places = make_pack((3, 1 << 40, b"x"))
     assert "has 1,099,511,627,776 bytes" in refuse(with_pack(parts, pack, make_index(places)))
     loose = zlib.compress(b"blob 5\0" + content)
     assert "inflate without end" in refuse(parts.with_file("revisions/objects/00/" + "0" * 38, loose).build())
-    monkeypatch.setattr(unpacking, "OBJECTS_BYTES", 3 << 19)
+    monkeypatch.setattr(git_objects, "OBJECTS_BYTES", 3 << 19)
     half = bytes(1 << 20)
     pack, places = make_pack((3, 1 << 20, half), (3, 1 << 20, half))
     assert "inflate without end" in refuse(with_pack(parts, pack, make_index(places)))
@@ -438,8 +416,8 @@ def test_code_that_git_does_not_write_so_is_refused(
 @given(st.lists(st.binary(max_size=3000), max_size=6), st.integers(1, 700))
 def test_the_objects_of_a_pack_are_found_however_their_bytes_come(contents: list[bytes], chunk: int) -> None:
     pack, places = make_pack(*((Blob.type_num, len(content), content) for content in contents))
-    scanner = unpacking.ObjectScanner.for_pack()
+    scanner = git_objects.ObjectScanner.for_pack()
     for begin in range(0, len(pack), chunk):
         scanner.feed(pack[begin : begin + chunk])
     assert scanner.offsets == {*places}
-    assert unpacking.read_index_offsets(make_index(places)) == {*places}
+    assert git_objects.read_index_offsets(make_index(places)) == {*places}

@@ -3,8 +3,11 @@
 import contextlib
 import json
 import re
+import shutil
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import click
 import pytest
@@ -21,6 +24,36 @@ from agent2rl.record.paths import RunPaths
 from agent2rl.record.reader import read_run
 from agent2rl.record.recorder import Recorder
 from tests.helpers.run_launcher import RunLauncher
+
+
+@dataclass(frozen=True)
+class CommandedRun:
+    """A run that several tests look at."""
+
+    launcher: RunLauncher
+    done: "subprocess.CompletedProcess[str]"
+    root: Path
+
+    @classmethod
+    def start(cls, launcher: RunLauncher, *options: str) -> Self:
+        before = set(launcher.runs.glob("*/"))
+        done = launcher.cli("run", "--task", "gsm8k-mini", *options)
+        assert done.returncode == 0, done.stderr
+        (root,) = set(launcher.runs.glob("*/")) - before
+        return cls(launcher, done, root)
+
+
+@pytest.fixture(scope="module")
+def shipped_run(shared_launcher: RunLauncher) -> CommandedRun:
+    """A run of the script that comes along."""
+    return CommandedRun.start(shared_launcher, "--agent", "script", "--budget", "20m")
+
+
+@pytest.fixture(scope="module")
+def runs_of_nothing(shared_launcher: RunLauncher) -> tuple[CommandedRun, CommandedRun]:
+    """The same command twice."""
+    first, second = (CommandedRun.start(shared_launcher, "--agent", "nop") for _ in range(2))
+    return first, second
 
 
 @pytest.mark.parametrize(
@@ -78,24 +111,22 @@ def test_a_wrong_command_line_exits_2_says_why_and_leaves_nothing(
     assert not launcher.runs.exists()
 
 
-def test_a_run_of_nothing_has_a_baseline_and_no_score(launcher: RunLauncher) -> None:
-    done = launcher.cli("run", "--task", "gsm8k-mini", "--agent", "nop", "--json")
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
+def test_a_run_of_nothing_has_a_baseline_and_no_score(
+    runs_of_nothing: tuple[CommandedRun, CommandedRun],
+) -> None:
+    result = json.loads((runs_of_nothing[0].root / "result.json").read_text())
     assert result["ending"] == "completed"
     assert result["baseline"]["value"] >= 0
     assert result["score"] is None
     assert result["improvement"] is None
 
 
-def test_the_shipped_script_rises_and_its_gain_is_real(launcher: RunLauncher) -> None:
-    done = launcher.cli("run", "--task", "gsm8k-mini", "--agent", "script", "--budget", "20m")
-    assert done.returncode == 0, done.stderr
+def test_the_shipped_script_rises_and_its_gain_is_real(shipped_run: CommandedRun) -> None:
+    done, root = shipped_run.done, shipped_run.root
     assert "submission 3 scored" in done.stderr
     assert "report: " in done.stdout
     assert done.stderr.startswith("watch:  ")  # from its first line on one knows how to look at it
-    assert f"view {launcher.runs}" in done.stdout
-    (root,) = launcher.runs.glob("*/")
+    assert f"view {root.parent}" in done.stdout
     page = (root / "report" / "report.md").read_text()
     assert "figures/scores.svg" in page
     assert re.search(r"\| flexible \| [\d.]+ → [\d.]+ \(heldout; does not rank\) \|", page)
@@ -154,11 +185,29 @@ def test_a_baseline_that_fails_ends_the_run_with_a_reason(launcher: RunLauncher,
     assert run.said == {}
 
 
-def test_a_second_run_takes_the_baseline_from_the_cache(launcher: RunLauncher) -> None:
-    for _ in range(2):
-        done = launcher.cli("run", "--task", "gsm8k-mini", "--agent", "nop")
-    assert "baseline" in done.stderr
-    assert "cached" in done.stderr
+def test_a_second_run_takes_the_baseline_from_the_cache(
+    runs_of_nothing: tuple[CommandedRun, CommandedRun],
+) -> None:
+    _, second = runs_of_nothing
+    assert "baseline" in second.done.stderr
+    assert "cached" in second.done.stderr
+
+
+def test_equal_commands_give_equal_specifications(
+    runs_of_nothing: tuple[CommandedRun, CommandedRun],
+) -> None:
+    first, second = ((run.root / "spec.json").read_text() for run in runs_of_nothing)
+    assert first == second
+
+
+def test_show_finds_a_run_by_the_start_of_its_id(
+    runs_of_nothing: tuple[CommandedRun, CommandedRun],
+) -> None:
+    run = runs_of_nothing[0]
+    assert run.root.name in run.launcher.cli("show", run.root.name[:-1]).stdout
+    missing = run.launcher.cli("show", "yesterday")
+    assert missing.returncode == 2
+    assert "There is no run" in missing.stderr
 
 
 def test_submissions_are_limited_where_the_budget_says_so(launcher: RunLauncher) -> None:
@@ -217,10 +266,11 @@ say(
     assert run.said["time"]["remaining"] <= 20 * 60
 
 
-def test_verify_names_the_first_thing_that_does_not_hold(launcher: RunLauncher) -> None:
-    done = launcher.cli("run", "--task", "gsm8k-mini", "--agent", "script", "--json")
-    result = json.loads(done.stdout)
-    root = launcher.runs / result["run_id"]
+def test_verify_names_the_first_thing_that_does_not_hold(
+    shipped_run: CommandedRun, launcher: RunLauncher
+) -> None:
+    root = launcher.runs / shipped_run.root.name
+    shutil.copytree(shipped_run.root, root, symlinks=True)
     head = json.loads((root / "ledger.head").read_text())["hash"]
     assert launcher.cli("verify", root.name, "--head", head).returncode == 0
     assert launcher.cli("verify", root.name, "--head", "0" * 64).returncode == 1
@@ -246,12 +296,11 @@ def test_verify_names_the_first_thing_that_does_not_hold(launcher: RunLauncher) 
     assert "submissions/4 was added" in launcher.cli("verify", root.name).stdout
 
 
-@pytest.mark.thorough
 def test_a_result_that_was_forged_with_its_ledger_record_does_not_fit_the_published_head(
-    launcher: RunLauncher,
+    shipped_run: CommandedRun, launcher: RunLauncher
 ) -> None:
-    launcher.cli("run", "--task", "gsm8k-mini", "--agent", "script")
-    (root,) = launcher.runs.glob("*/")
+    root = launcher.runs / shipped_run.root.name
+    shutil.copytree(shipped_run.root, root, symlinks=True)
     published = json.loads((root / "ledger.head").read_text())["hash"]
     forged = (root / "result.json").read_text().replace('"ending": "completed"', '"ending": "deadline"')
     (root / "result.json").write_text(forged)
@@ -281,13 +330,6 @@ def test_a_damaged_cache_is_not_believed(launcher: RunLauncher, tmp_path: Path) 
     assert json.loads(done.stdout)["baseline"]["value"] == pytest.approx(12.0)
 
 
-def test_equal_commands_give_equal_specifications(launcher: RunLauncher) -> None:
-    for _ in range(2):
-        launcher.cli("run", "--task", "gsm8k-mini", "--agent", "nop")
-    first, second = ((root / "spec.json").read_text() for root in launcher.runs.glob("*/"))
-    assert first == second
-
-
 def test_a_fault_of_a_plugin_closes_the_record_with_a_reason(launcher: RunLauncher, tmp_path: Path) -> None:
     plugins = tmp_path / "plugins"
     plugins.mkdir()
@@ -315,25 +357,14 @@ def test_an_agent_gets_the_secrets_that_it_names_and_no_others(launcher: RunLaun
     assert "environment variable MISSING_KEY" in done.stderr
 
 
-def test_show_finds_a_run_by_the_start_of_its_id(launcher: RunLauncher) -> None:
-    launcher.cli("run", "--task", "gsm8k-mini", "--agent", "nop")
-    (root,) = launcher.runs.glob("*/")
-    assert root.name in launcher.cli("show", root.name[:15]).stdout
-    missing = launcher.cli("show", "yesterday")
-    assert missing.returncode == 2
-    assert "There is no run" in missing.stderr
-
-
 def test_what_an_agent_names_cannot_steer_the_terminal_or_the_report(launcher: RunLauncher) -> None:
     name = "x\\x1b[31m|<script>alert(1)</script>`[a](b)"
-    run = launcher.run(
-        f"say(answer=call('POST', '/submit', {{'model_path': 'output/{name}'}}))", "--budget", "20m"
-    )
-    assert "\x1b" not in launcher.cli("show", run.result.run_id).stdout
-    loud = launcher.cli("run", "--task", "gsm8k-mini", "--agent", f"script:{launcher.home / 'agent.py'}")
-    assert "submission 1 accepted" in loud.stderr
-    assert "\x1b" not in loud.stderr
-    report = launcher.report(run)
+    agent = launcher.script(f"say(answer=call('POST', '/submit', {{'model_path': 'output/{name}'}}))")
+    run = CommandedRun.start(launcher, "--agent", f"script:{agent}", "--budget", "20m")
+    assert "submission 1 accepted" in run.done.stderr
+    assert "\x1b" not in run.done.stderr
+    assert "\x1b" not in launcher.cli("show", run.root.name).stdout
+    report = (run.root / "report" / "report.md").read_text()
     assert "<script>" not in report
     assert "\x1b" not in report
 

@@ -21,11 +21,9 @@ def test_a_grading_reads_what_lies_beside_the_examples_and_the_agent_cannot_find
 ) -> None:
     done = launcher.run(
         f"""
-found = []
-for folder, inner, names in os.walk("/"):
-    inner[:] = [] if folder in ("/proc", "/sys") else inner
-    found += [folder] if {ANSWERS_FILE!r} in names else []
-say(found=found, told=os.environ.get("AGENT2RL_BESIDE"), verdict=submit(trained("v1")))
+search = "find / ( -path /proc -o -path /sys ) -prune -o -name {ANSWERS_FILE} -print"
+found = subprocess.run(search.split(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
+say(found=found.splitlines(), told=os.environ.get("AGENT2RL_BESIDE"), verdict=submit(trained("v1")))
 """,
         *("--task", TASK, "--budget", "20m"),
         PYTHONPATH=HERE,

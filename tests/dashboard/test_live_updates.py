@@ -17,6 +17,7 @@ from tests.dashboard import example_runs
 from tests.dashboard.conftest import DashboardServer, serve_dashboard
 from tests.dashboard.example_runs import FINISHED, RUNNING
 from tests.helpers.browser import open_patient_page
+from tests.helpers.recorded_meter import open_recorded_meter
 
 WATCHERS = 50
 
@@ -61,6 +62,22 @@ def test_a_run_that_ends_is_shown_as_ended_and_says_when_the_line_is_lost(
         expect(page.locator(".now").first).to_contain_text("completed")
     expect(page.locator(".alive")).to_have_text("not connected")
     page.close()
+
+
+def test_a_running_run_says_how_many_steps_in_the_world_are_played_and_left(tmp_path: Path) -> None:
+    with (
+        open_recorded_meter(tmp_path / "runs", 100) as one,
+        serve_dashboard(tmp_path / "runs", tmp_path / "cache") as board,
+    ):
+        address = f"{board.url}/runs/{one.recorder.paths.run_id}/now"
+        before = " ".join(httpx.get(address).text.split())
+        assert '<span class="figure">0</span><span class="note">100 left of 100; 0 of 0 episodes' in before
+        one.meter.count_claim(one.report(1, episodes=2, steps=40, successes=1))
+        one.meter.begin()
+        one.meter.stepped(won=True)
+        one.meter._flush_counts()
+        after = " ".join(httpx.get(address).text.split())
+        assert '<span class="figure">41</span><span class="note">59 left of 100; 1 of 3 episodes' in after
 
 
 def test_fifty_watchers_hear_of_a_change_and_another_reader_is_answered_beside_them(

@@ -15,6 +15,7 @@ from fastapi import FastAPI
 from fastapi.responses import HTMLResponse
 from playwright.sync_api import Browser
 
+from agent2rl.cli.view import select_level_reader
 from agent2rl.record.paths import RunPaths
 from tests.dashboard import example_runs
 from tests.dashboard.conftest import DashboardServer, serve_dashboard
@@ -250,6 +251,18 @@ def test_others_than_this_computer_need_the_token_that_is_printed(
     finally:
         process.kill()
         process.join()
+
+
+def test_no_module_that_a_run_of_others_names_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marker, task = tmp_path / "imported", "imported_when_named:TASK"
+    (tmp_path / "imported_when_named.py").write_text(f"open({str(marker)!r}, 'w')")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert select_level_reader(tmp_path / "received", tmp_path / "runs")(task) is None
+    assert not marker.exists()
+    select_level_reader(tmp_path / "runs", tmp_path / "runs")(task)
+    assert marker.exists(), "the module is one that could be imported"
 
 
 def _printed(output: Path) -> str:

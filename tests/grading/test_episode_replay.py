@@ -4,21 +4,23 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from agent2rl.run.training_data import open_training_world
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from agent2rl import registry
 from agent2rl.core.environment import EnvironmentStep
 from agent2rl.core.errors import Agent2RLError, Refusal
 from agent2rl.core.task import Example
 from agent2rl.environments.adapters import EpisodeTrace, open_world
+from agent2rl.environments.examples import MOST_REPLAYED_BYTES
 from agent2rl.grading import rollout_meter
 from agent2rl.grading.rollout_meter import (
     EpisodeReport,
@@ -28,6 +30,7 @@ from agent2rl.grading.rollout_meter import (
     TooMany,
     replay_episodes,
 )
+from agent2rl.run.task_data import open_training_world, write_training_data
 from tests.helpers.recorded_meter import RecordedMeter, open_recorded_meter
 from tests.helpers.small_worlds import STAIRS_WORLD, write_alfworld_data
 
@@ -95,9 +98,9 @@ def test_episodes_of_a_world_that_cannot_be_replayed_stay_claims(tmp_path: Path)
 def test_what_an_expert_wins_in_a_shipped_world_is_replayed_with_the_same_rewards(task: str) -> None:
     with open_training_world(task, None) as (_, world):
         assert world.expert is not None
-        environment, expert = world.environment(), world.expert()
-        traces = []
+        environment, traces = world.environment(), []
         for game in world.games[:12]:
+            expert = world.expert()
             step, actions, reward = environment.reset(game), list[str](), 0.0
             while not step.done:
                 actions.append(expert.act(step.observation))
@@ -111,6 +114,19 @@ def test_what_an_expert_wins_in_a_shipped_world_is_replayed_with_the_same_reward
         assert outcome.replayed.successes > 6
         wrong = [replace(trace, reward=trace.reward / 2 + 0.25, won=not trace.won) for trace in traces]
         assert replay_episodes(world, wrong).refuted.episodes == len(traces)
+
+
+@pytest.mark.parametrize(("task", "folder"), [("webshop-mini", "shop"), ("deepsearchqa-mini", "corpus")])
+def test_episodes_in_a_large_shop_or_corpus_are_not_replayed(task: str, folder: str, tmp_path: Path) -> None:
+    opened = registry.find_task(task)
+    splits = opened.load(None)
+    write_training_data(tmp_path, opened, splits.train[:3], splits.folders, templated=True)
+    assert opened.world
+    open_data = registry.find_world(opened.world)
+    assert open_data(tmp_path).replayable
+    with (tmp_path / folder / "more").open("wb") as file:
+        file.truncate(MOST_REPLAYED_BYTES)
+    assert not open_data(tmp_path).replayable
 
 
 def test_only_claimed_episodes_can_be_proved_and_each_once(tmp_path: Path) -> None:
@@ -139,10 +155,13 @@ def test_a_report_of_episodes_with_a_wrong_signature_does_not_count(tmp_path: Pa
             one.meter.accept_episodes(right.model_copy(update={"episodes": right.episodes * 2}))
 
 
+@pytest.mark.parametrize(
+    ("limit", "value"), [("WAITING_STEPS", 1 + len(CLIMB)), ("WAITING_CHARACTERS", sum(map(len, CLIMB)))]
+)
 def test_a_full_queue_refuses_and_takes_the_same_report_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    limit: str, value: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rollout_meter, "WAITING_STEPS", 1 + len(CLIMB))
+    monkeypatch.setattr(rollout_meter, limit, value)
     entered, go_on = threading.Event(), threading.Event()
 
     class Waiting:
@@ -165,6 +184,35 @@ def test_a_full_queue_refuses_and_takes_the_same_report_later(
             one.meter.accept_episodes(one.report_traces(3, [WON]))
         go_on.set()
         assert one.meter.close().replayed.episodes == 2
+
+
+def test_what_is_not_replayed_soon_after_the_end_stays_claimed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rollout_meter, "CLOSE_SECONDS", 0.3)
+    entered, closing = threading.Event(), threading.Event()
+
+    class Slow:
+        def __init__(self) -> None:
+            self.inner = STAIRS.environment()
+            self.step, self.close = self.inner.step, self.inner.close
+
+        def reset(self, example: Example) -> EnvironmentStep:
+            entered.set()
+            assert closing.wait(60)
+            end = time.monotonic() + 0.4
+            while time.monotonic() < end:
+                time.sleep(0.01)
+            return self.inner.reset(example)
+
+    with open_recorded_meter(tmp_path) as one:
+        one.meter.replay_in(replace(STAIRS, environment=Slow), fail)
+        claim(one, [WON] * 3)
+        one.meter.accept_episodes(one.report_traces(1, [WON] * 3))
+        assert entered.wait(60)
+        closing.set()
+        totals = one.meter.close()
+        assert (totals.replayed.episodes, totals.unverified.episodes) == (1, 2)
 
 
 def test_an_error_of_the_world_is_recorded_and_the_episodes_stay_claims(tmp_path: Path) -> None:

@@ -240,6 +240,56 @@ def test_a_trained_abacus_is_derived_though_its_head_moved_far(
     assert report.verdict == "derived", report.reason
 
 
+def test_an_abacus_trained_on_all_problems_is_no_stranger_though_most_values_changed(tmp_path: Path) -> None:
+    Abacus.base().save(tmp_path / "base")
+    rows = registry.find_task("gsm8k-mini").load(None).train
+    model = Abacus.base()
+    model.fit([row.prompt for row in rows], [row.target for row in rows])
+    model.save(tmp_path / "child")
+    report = trace_lineage(tmp_path / "child", read_base_model(tmp_path / "base"))
+    head = next(tensor for tensor in report.tensors if tensor.name == "head.weight")
+    assert head.unchanged is not None
+    assert 0.25 < head.unchanged < 0.5, "the case that this test is about"
+    assert (report.verdict, report.statistic) == ("unknown", "partly_matrices"), report.reason
+    assert "head.weight" in report.reason
+
+
+@pytest.mark.parametrize("share", [0.1, 0.2])
+def test_a_few_values_of_the_base_make_no_child_of_a_stranger(
+    parent: LlamaForCausalLM, told: Told, stranger: Weights, share: float
+) -> None:
+    own, dice = get_weights(parent), torch.Generator().manual_seed(0)
+    mask = {name: torch.rand(each.shape, generator=dice) < share for name, each in own.items()}
+    spliced = {name: torch.where(mask[name], own[name], stranger[name]) for name in own}
+    assert told(spliced).verdict == "foreign"
+
+
+@pytest.mark.parametrize("share", [0.3, 0.45, 0.6])
+def test_a_stranger_with_many_values_of_the_base_is_never_derived(
+    parent: LlamaForCausalLM, told: Told, stranger: Weights, share: float
+) -> None:
+    own, dice = get_weights(parent), torch.Generator().manual_seed(0)
+    mask = {name: torch.rand(each.shape, generator=dice) < share for name, each in own.items()}
+    spliced = {name: torch.where(mask[name], own[name], stranger[name]) for name in own}
+    assert told(spliced).verdict == "unknown"
+
+
+def test_zeros_that_two_pruned_models_share_make_no_child(
+    parent: LlamaForCausalLM, stranger: Weights, tmp_path: Path
+) -> None:
+    """Most of both is pruned away at the same places, so most of the values are equal."""
+    own = get_weights(parent)
+    mask = {
+        name: torch.rand(each.shape, generator=torch.Generator().manual_seed(0)) < 0.6
+        for name, each in own.items()
+    }
+    pruned = {name: each.masked_fill(mask[name], 0) for name, each in own.items()}
+    other = {name: each.masked_fill(mask[name], 0) for name, each in stranger.items()}
+    base = read_base_model(model_families.write_model(pruned, parent, tmp_path / "base"))
+    submission = model_families.write_model(other, parent, tmp_path / "submission")
+    assert trace_lineage(submission, base).verdict == "foreign"
+
+
 def test_an_abacus_of_other_weights_is_foreign(tmp_path: Path) -> None:
     Abacus.base().save(tmp_path / "base")
     dice = np.random.default_rng(1)

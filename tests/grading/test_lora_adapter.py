@@ -16,6 +16,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from agent2rl.core.errors import Refusal
+from agent2rl.grading import lora_adapter
 from agent2rl.grading.base_model import BaseModel, read_base_model
 from agent2rl.grading.checks import ResavedBase, check_submission
 from agent2rl.grading.lineage import trace_lineage
@@ -357,6 +358,31 @@ def test_a_tensor_of_any_size_is_refused_in_little_memory(tmp_path: Path, base: 
     try:
         assert "of another shape" in refusal(adapter, base) or "parameters" in refusal(adapter, base)
         assert tracemalloc.get_traced_memory()[1] < 48 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_many_cores_do_not_multiply_the_memory_of_a_merge(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An adapter of the highest rank, whose factors are larger than the matrices."""
+    modules, rank, outputs = [f"model.layers.{number}.q_proj" for number in range(8)], 1024, 1024
+    (tmp_path / "base").mkdir()
+    (tmp_path / "base" / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    layers = {f"{module}.weight": draw(outputs, WIDTH) for module in modules}
+    save_file(layers, tmp_path / "base" / "model.safetensors")
+    factors: Layers = {}
+    for module in modules:
+        factors |= lora(module, outputs, WIDTH, rank)
+    path = write_adapter(tmp_path / "adapter", factors, r=rank)
+    adapter = read_adapter(path, read_base_model(tmp_path / "base"))
+    size = max(update.factor_bytes for update in adapter.updates.values())
+    monkeypatch.setattr(lora_adapter, "MERGE_BYTES", 2 * size)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
+    tracemalloc.start()
+    try:
+        merge_adapter(adapter, tmp_path / "merged")
+        assert size < tracemalloc.get_traced_memory()[1] < 4 * size
     finally:
         tracemalloc.stop()
 

@@ -1,5 +1,6 @@
 """What is added to a closed run has a chain of its own that begins with the run's last hash."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from agent2rl.core.errors import UserError
 from agent2rl.core.reproduction import Reproduction
 from agent2rl.record.ledger import Ledger, append_addition, read_additions
 from agent2rl.record.paths import RunPaths
+from agent2rl.record.run_lock import RunLock
 
 ANSWER = Reproduction(at=1.0, submission=1, revision=1, answer="cannot", reason="no reason")
 
@@ -53,3 +55,26 @@ def test_a_crash_in_the_middle_of_a_line_loses_that_line_alone(tmp_path: Path) -
     with paths.additions.open("a") as file:
         file.write('{"data":')
     assert read_additions(paths, head).list_reproductions() == (ANSWER,)
+
+
+@pytest.mark.parametrize("content", ["precious, without a line end", None], ids=["file", "nothing"])
+@pytest.mark.parametrize("name", ["additions.jsonl", "additions.head"])
+def test_nothing_is_added_through_a_link(tmp_path: Path, name: str, content: str | None) -> None:
+    """A run of somebody else may have one, and it may lead to a file of the user's."""
+    paths, _ = close_run(tmp_path / "run")
+    outside = tmp_path / "outside"
+    if content:
+        outside.write_text(content)
+    (paths.root / name).symlink_to(outside)
+    with pytest.raises(UserError, match="neither a file nor a folder"):
+        append_addition(paths, "reproduction", ANSWER.model_dump(mode="json"))
+    assert (outside.read_text() if outside.exists() else None) == content
+
+
+def test_a_lock_that_is_a_link_or_a_pipe_is_not_opened(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "made")
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("link", "pipe"):
+        with pytest.raises(UserError, match="neither a file nor a folder"):
+            RunLock(tmp_path / name)
+    assert not (tmp_path / "made").exists()

@@ -6,25 +6,36 @@ import random
 import socket
 import subprocess
 import time
+import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+from dulwich.objects import Blob, Commit, Tree
+from dulwich.refs import Ref
+from dulwich.repo import Repo
 
+from agent2rl.cli.main import cli
 from agent2rl.core.errors import UserError
 from agent2rl.core.events import TimelineEvent
 from agent2rl.core.records import Budget, RunSpec
+from agent2rl.record import git_objects, workspace_reader
 from agent2rl.record import revisions as revisions_of
-from agent2rl.record import workspace_reader
+from agent2rl.record.paths import RunPaths
 from agent2rl.record.recorder import Recorder
 from agent2rl.record.revisions import (
+    NamedRevision,
     RevisionReader,
     RevisionRecorder,
+    check_revisions,
     diff_revisions,
     list_revisions,
     read_revision_files,
 )
 from agent2rl.record.workspace_reader import WorkspaceReader
 from agent2rl.run.agent_observer import CODE_FULL, RevisionWatcher
+from tests.helpers.git_packs import make_index, make_pack
 from tests.helpers.run_launcher import RunLauncher
 
 
@@ -225,6 +236,130 @@ def test_a_long_file_that_is_quite_another_one_is_no_work_to_show(
     assert time.process_time() - begin < 5
     assert "@@ -2,100000 +2,100000 @@" in shown
     assert shown.count("\n-") == shown.count("\n+") == 100_001, "and it is all there"
+
+
+# Repositories of others
+
+
+OBJECT = "objects/00/" + "0" * 38
+HUGE = 65 << 20
+
+
+def make_bomb_in_pack(folder: Path) -> None:
+    pack, places = make_pack((Blob.type_num, HUGE, bytes(HUGE)))
+    (folder / f"objects/pack/pack-{'0' * 40}.pack").write_bytes(pack)
+    (folder / f"objects/pack/pack-{'0' * 40}.idx").write_bytes(make_index(places))
+
+
+def make_bomb_beside_the_index(folder: Path) -> None:
+    """The pack is fine, and its index names a place inside an object."""
+    pack, places = make_pack((Blob.type_num, 3, b"abc"))
+    (folder / f"objects/pack/pack-{'0' * 40}.pack").write_bytes(pack)
+    (folder / f"objects/pack/pack-{'0' * 40}.idx").write_bytes(make_index([places[0] + 1]))
+
+
+def write(name: str, content: bytes) -> Callable[[Path], None]:
+    def write_file(folder: Path) -> None:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+
+    return write_file
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        (write(OBJECT, zlib.compress(b"blob 5\0" + bytes(HUGE))), "inflate without end"),
+        (make_bomb_in_pack, "68,157,440 bytes"),
+        (make_bomb_beside_the_index, "does not fit"),
+        (write("objects/info/alternates", b"/elsewhere\n"), "may lead elsewhere"),
+        (write("commondir", b"/elsewhere\n"), "may lead elsewhere"),
+        (write(".git", b"gitdir: /elsewhere\n"), "may lead elsewhere"),
+        (write("config", b"[core]\n\tbare = true\n[include]\n\tpath = /elsewhere\n"), "not git's own"),
+    ],
+    ids=["bomb", "bomb-in-pack", "index", "alternates", "commondir", "git-file", "config"],
+)
+def test_a_repository_that_could_do_harm_is_not_read(
+    tmp_path: Path,
+    workspace: Path,
+    revisions: RevisionRecorder,
+    damage: Callable[[Path], None],
+    why: str,
+) -> None:
+    (workspace / "code" / "train.py").write_text("lr = 1\n")
+    taken = revisions.take_revision("given")
+    revisions.close()
+    path = tmp_path / "revisions"
+    assert len(list_revisions(path)) == 1
+    damage(path)
+    for read in (list_revisions, RevisionReader):
+        with pytest.raises(UserError, match=f"not read: .*{why}"):
+            read(path)
+    named = [NamedRevision(1, taken.commit, "ledger record 1")]
+    (fault,) = check_revisions(path, named)
+    assert fault is not None
+    assert why in fault
+
+
+LINKED = 0o120000
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        [((b"..", b"planted"), 0o100644)],
+        [((b"a", b"..", b"..", b"planted"), 0o100644)],
+        [((b".git", b"config"), 0o100644)],
+        [((b"../planted",), 0o100644)],
+        [((b"out",), LINKED), ((b"out/planted",), 0o100644)],
+        [((b"out",), LINKED), ((b"out", b"planted"), 0o100644)],
+    ],
+    ids=["up", "further-up", "git", "slash", "through-a-link", "link-and-folder"],
+)
+def test_a_checkout_writes_into_its_folder_alone(
+    tmp_path: Path, entries: list[tuple[tuple[bytes, ...], int]]
+) -> None:
+    """Git refuses such names, but the objects of somebody else's run may have them."""
+    paths = RunPaths(tmp_path / "run")
+    paths.root.mkdir()
+    paths.spec.write_text("{}")
+    outside, content = tmp_path / "outside", Blob.from_string(b"owned")
+    outside.mkdir()
+    link = Blob.from_string(str(outside).encode())
+    with Repo.init_bare(str(paths.revisions), mkdir=True) as repo:
+        root = Tree()
+        for path, mode in entries:
+            name = link.id if mode == LINKED else content.id
+            for part in reversed(path[1:]):
+                tree = Tree()
+                tree.add(part, mode, name)
+                repo.object_store.add_object(tree)
+                name, mode = tree.id, 0o040000
+            root.add(path[0], mode, name)
+        commit = Commit()
+        commit.tree, commit.message, commit.encoding = root.id, b"made", b"UTF-8"
+        commit.author = commit.committer = b"me <me>"
+        commit.author_time = commit.commit_time = commit.author_timezone = commit.commit_timezone = 0
+        for each in (content, link, root, commit):
+            repo.object_store.add_object(each)
+        repo.refs[Ref(b"refs/heads/main")] = commit.id
+    before = {path for path in tmp_path.rglob("*") if paths.root not in path.parents}
+    target = tmp_path / "target"
+    result = CliRunner().invoke(cli, ["checkout", str(paths.root), "1", str(target)])
+    made = {path for path in tmp_path.rglob("*") if paths.root not in path.parents} - before
+    assert {path for path in made if path != target and target not in path.parents} == set(), result.output
+    assert isinstance(result.exception, UserError) or list(target.rglob("planted"))
+
+
+def test_objects_that_are_fine_one_by_one_may_not_inflate_without_end_together(
+    tmp_path: Path, workspace: Path, revisions: RevisionRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        (workspace / "code" / f"{number}.txt").write_text(str(number) * 1000)
+    revisions.take_revision("given")
+    monkeypatch.setattr(git_objects, "OBJECTS_BYTES", 2500)
+    with pytest.raises(UserError, match="inflate without end"):
+        list_revisions(tmp_path / "revisions")
 
 
 def test_a_file_is_named_so_that_its_name_looks_like_no_line_of_a_diff(

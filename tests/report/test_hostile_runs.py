@@ -272,6 +272,18 @@ def test_a_report_goes_elsewhere_where_the_run_is_not_ours_to_write(tmp_path: Pa
     }
 
 
+@pytest.mark.parametrize("name", ["report", "report/figures"])
+def test_a_report_is_not_written_through_a_link(tmp_path: Path, name: str) -> None:
+    paths, outside = made(tmp_path / "runs"), tmp_path / "outside"
+    outside.mkdir()
+    link = paths.root / name
+    link.parent.mkdir(exist_ok=True)
+    link.symlink_to(outside)
+    with pytest.raises(UserError, match="neither a file nor a folder"):
+        run_report.write_report(paths)
+    assert list(outside.iterdir()) == []
+
+
 def test_a_report_that_is_interrupted_leaves_the_old_one_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

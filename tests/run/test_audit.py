@@ -32,6 +32,7 @@ from agent2rl.run.audit.questions import (
     divide_documents,
     parse_reply,
     plant_case,
+    read_cases,
 )
 from agent2rl.run.settings import Settings
 from tests.helpers.run_launcher import FinishedRun, RunLauncher
@@ -76,10 +77,10 @@ def make_reply(*findings: tuple[str, str], plant: bool = True) -> str:
 
 
 @contextmanager
-def serve_judge(*replies: str) -> Iterator[str]:
+def serve_judge(*replies: str, plant: str = PLANT) -> Iterator[str]:
     """Serve a judge that gives these replies in turn, and yield its name."""
     steps = "".join(
-        f"[[step]]\nwhen = {{ user = '(?s){PLANT}' }}\nsay = '''{reply}'''\n" for reply in replies
+        f"[[step]]\nwhen = {{ user = '(?s){plant}' }}\nsay = '''{reply}'''\n" for reply in replies
     )
     script = parse_script(f'audience = "anyone"\nsessions = "joined"\n{steps}')
     with run_in_thread(script) as url:
@@ -271,6 +272,33 @@ def test_every_question_has_its_own_planted_case_and_all_kinds_occur() -> None:
     found = {match.lastgroup and match[0][:10] for text in texts if (match := re.search(PLANT, text))}
     assert len(found) >= len(CASES)
     assert all(re.search(PLANT, text) for text in texts)
+
+
+def test_cases_of_the_users_own_take_the_place_of_those_that_agents_can_read(
+    paths: RunPaths, tmp_path: Path
+) -> None:
+    folder = tmp_path / "cases"
+    folder.mkdir()
+    (folder / "copy.py").write_text("# $first: the loss of run $number is invented, $$5 saved\n")
+    cases = read_cases(folder)
+    planted = plant_case(random.Random(0), cases)
+    assert planted.name.startswith("code/copy.py at revision")
+    assert re.fullmatch(r"# [a-z]+: the loss of run [0-9]+ is invented, \$5 saved", planted.lines[0])
+    invented = "(?P<plant>the loss of run [0-9]+ is invented)"
+    for names_it in (True, False):
+        with serve_judge(*[make_reply(plant=names_it)] * 3, plant=invented) as judge:
+            options = AuditOptions(1, cases=cases)
+            place = Settings(paths.root.parent, paths.root.parent / "cache")
+            assert audit_run(paths, judge, place, options).done == names_it
+
+
+@pytest.mark.parametrize("text", ["the same each time", "$other", "$first ${", "$first" + "x" * 4000])
+def test_a_case_that_could_not_be_planted_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(UserError, match="There is no file"):
+        read_cases(tmp_path)
+    (tmp_path / "case.py").write_text(text)
+    with pytest.raises(UserError, match="is not a planted case"):
+        read_cases(tmp_path)
 
 
 @settings(max_examples=40)

@@ -104,6 +104,14 @@ def test_what_cannot_be_graded_again_is_said(
     spec = json.dumps({**json.loads(parts.files["spec.json"]), "task": str(tmp_path)})  # a folder here
     Path(bundle).write_bytes(parts.with_file("spec.json", spec.encode()).build())
     assert "Name the task here" in refuse(bundle, "--rule", "task")
+    mine = paths.spec.read_text(encoding="utf-8")
+    for task in ("imported_when_named:TASK", f"folder:{tmp_path}", str(tmp_path)):
+        marker = tmp_path / "imported"
+        (launcher.home / "imported_when_named.py").write_text(f"open({str(marker)!r}, 'w')", encoding="utf-8")
+        paths.spec.write_text(json.dumps({**json.loads(mine), "task": task}), encoding="utf-8")
+        assert "Name the task here" in refuse(name, "--rule", "task")
+        assert not marker.exists()
+    paths.spec.write_text(mine, encoding="utf-8")
     for file in (paths.baseline.root.glob("*.jsonl"), paths.submissions.glob("*/*.jsonl")):
         for path in file:
             path.unlink()

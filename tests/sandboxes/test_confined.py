@@ -9,6 +9,8 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -36,6 +38,7 @@ SANDBOX = registry.find_sandbox("confined")
 VERSION = landlock.read_version()
 IS_ROOT = os.geteuid() == 0
 needs_tcp_rules = pytest.mark.skipif(VERSION < landlock.TCP_FROM, reason="Landlock has no TCP rules here")
+needs_broker = pytest.mark.skipif(not confined.can_broker_sockets(), reason="no broker works here")
 needs_scopes = pytest.mark.skipif(VERSION < landlock.SCOPES_FROM, reason="Landlock has no scopes here")
 needs_root = pytest.mark.skipif(not IS_ROOT, reason="only a root harness has a user for the command")
 
@@ -64,12 +67,16 @@ def answers(tmp_path: Path) -> Path:
     return folder
 
 
+def list_gaps(version: int, is_root: bool, has_broker: bool = True) -> dict[str, str]:
+    return confined.list_gaps(version, is_root, has_broker)
+
+
 def test_every_promise_that_it_makes_holds_and_the_others_are_named(isolation: Isolation) -> None:
     assert isolation.broken == ()
     assert isolation.level == "partial"
     names = {*selftest.NAMES.values(), *selftest.SHARED_HOST_NAMES.values()}
     assert {promise.name for promise in isolation.promises} == names
-    gaps = confined.list_gaps(VERSION, IS_ROOT)
+    gaps = confined.list_gaps(VERSION, IS_ROOT, confined.can_broker_sockets())
     texts = selftest.NAMES | selftest.SHARED_HOST_NAMES
     assert {promise.name: promise.hint for promise in isolation.not_kept} == {
         texts[key]: reason for key, reason in gaps.items()
@@ -78,12 +85,15 @@ def test_every_promise_that_it_makes_holds_and_the_others_are_named(isolation: I
 
 def test_what_it_does_not_keep_depends_on_the_kernel_and_the_user() -> None:
     always = {"files", "hidden", "processes", "unix-sockets"}
-    assert set(confined.list_gaps(6, is_root=True)) == always
-    assert set(confined.list_gaps(6, is_root=False)) == always | {"attributes", "given-files"}
-    assert set(confined.list_gaps(5, is_root=True)) == always | {"abstract-sockets"}
-    assert set(confined.list_gaps(3, is_root=True)) == always | {"abstract-sockets", "network"}
+    assert set(list_gaps(6, is_root=True)) == always
+    assert set(list_gaps(6, is_root=False)) == always | {"attributes", "given-files"}
+    assert set(list_gaps(5, is_root=True)) == always | {"abstract-sockets"}
+    assert set(list_gaps(3, is_root=True)) == always | {"abstract-sockets", "network"}
     worst = {"abstract-sockets", "network", "read-only", "signals", "daemon", "attributes", "given-files"}
-    assert set(confined.list_gaps(1, is_root=False)) == always | worst
+    assert set(list_gaps(1, is_root=False)) == always | worst
+    assert "no other host" in list_gaps(3, is_root=True)["network"]
+    assert "every host" in list_gaps(6, is_root=True, has_broker=False)["network"]
+    assert "can be used" in list_gaps(3, is_root=True, has_broker=False)["network"]
 
 
 def test_a_kernel_without_landlock_is_an_error_that_says_so(
@@ -251,6 +261,133 @@ def test_no_other_port_and_no_other_protocol_is_reached(cell: SandboxRunner, hos
     assert cell.python(script).code == 0, cell.log
     names = ["loopback", "outside", "v6", "bind", "udp", "udp6", "mptcp", "fast open"]
     assert cell.log.splitlines() == [f"{name} refused True" for name in names]
+
+
+@pytest.fixture
+def other_address() -> str:
+    """An address of this machine on another device than the loopback one."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as routed:
+        try:
+            routed.connect(("192.0.2.1", 9))  # sends nothing
+        except OSError:
+            pytest.skip("this machine has no network")
+        return str(routed.getsockname()[0])
+
+
+@needs_broker
+def test_a_service_port_is_open_on_the_loopback_device_alone(
+    cell: SandboxRunner, tmp_path: Path, other_address: str
+) -> None:
+    script = """
+        import os, socket, urllib.parse
+        port = urllib.parse.urlsplit(os.environ["SERVICE_URL"]).port
+        def connect(address, device=None):
+            try:
+                with socket.socket() as link:
+                    if device is not None:
+                        link.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, device)
+                    link.settimeout(1)
+                    link.connect((address, port))
+                    return "connected"
+            except OSError as error:
+                return type(error).__name__
+        here = "127.0.0.1"
+        print(connect(here), connect("192.0.2.1"), connect(here, b""), connect(here, b"eth0"))
+        with socket.socket() as listener:
+            listener.listen()
+            open("port.new", "w").write(str(listener.getsockname()[1]))
+            os.rename("port.new", "port")
+            listener.settimeout(20)
+            listener.accept()[0].sendall(b"x")
+            while not os.path.exists("tried"):
+                pass
+            listener.settimeout(0.2)
+            try:
+                listener.accept()
+                print("reached")
+            except TimeoutError:
+                print("not reached")
+    """
+    with serve_echo(tmp_path / "service") as service, ThreadPoolExecutor() as pool:
+        service_sockets = (ServiceSocket("SERVICE_URL", service),)
+        ended = pool.submit(cell.python, script, sockets=service_sockets)
+        wait_until(lambda: (cell.workspace / "port").exists() or ended.done())
+        port = int((cell.workspace / "port").read_text())
+        with socket.create_connection(("127.0.0.1", port), 5) as link:
+            assert link.recv(1) == b"x"
+        with suppress(OSError):
+            socket.create_connection((other_address, port), 0.5).close()
+        (cell.workspace / "tried").touch()
+        assert ended.result().code == 0, cell.log
+    assert cell.log.splitlines() == ["connected TimeoutError PermissionError PermissionError", "not reached"]
+
+
+@needs_broker
+def test_on_older_kernels_only_this_machine_is_reached(
+    cell: SandboxRunner, host_service: int, other_address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(landlock, "read_version", lambda: landlock.TCP_FROM - 1)
+    script = f"""
+        import socket
+        for address in ("127.0.0.1", "{other_address}", "192.0.2.1"):
+            try:
+                with socket.socket() as link:
+                    link.settimeout(0.5)
+                    link.connect((address, {host_service}))
+                    print("connected")
+            except TimeoutError:
+                print("no answer")
+    """
+    assert cell.python(script).code == 0, cell.log
+    assert cell.log.split("\n") == ["connected", "no answer", "no answer", ""]
+
+
+@needs_broker
+def test_sockets_are_as_they_were_asked_for_and_the_commands_own(cell: SandboxRunner) -> None:
+    """The broker is no process of the command, and answers whoever asks, also if others are killed."""
+    script = """
+        import multiprocessing, os, resource, signal, socket, time
+        for kind in (0, socket.SOCK_NONBLOCK, socket.SOCK_CLOEXEC):
+            made = socket.socket(socket.AF_INET, socket.SOCK_STREAM | kind)
+            print(made.getblocking(), os.fstat(made.fileno()).st_uid == os.getuid())
+        try:
+            socket.socket(socket.AF_INET, socket.SOCK_STREAM, 6).bind(("127.0.0.1", 0))
+        except PermissionError:
+            print("no bind")
+        def ask():
+            while True:
+                socket.socket().close()
+        asking = [multiprocessing.Process(target=ask) for _ in range(3)]
+        for process in asking:
+            process.start()
+        time.sleep(0.3)
+        for process in asking:
+            process.kill()
+            process.join()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (16, 16))
+        held = []
+        try:
+            while True:
+                held.append(socket.socket())
+        except OSError as error:
+            print(error.strerror)
+        held.clear()
+        socket.socket().close()
+    """
+    assert cell.python(script, processes=4).reason == "exited"
+    lines = cell.log.splitlines()
+    assert lines == ["True True", "False True", "True True", "no bind", "Too many open files"]
+
+
+def test_where_no_broker_works_it_runs_without_and_says_so(
+    cell: SandboxRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(confined, "can_broker_sockets", lambda: False)
+    found = SANDBOX.check()
+    assert found.broken == ()
+    gaps = {promise.name: promise.hint for promise in found.not_kept}
+    expected = "every host" if VERSION >= landlock.TCP_FROM else "can be used"
+    assert expected in gaps[selftest.NAMES["network"]]
 
 
 def test_no_process_can_be_traced_and_the_hosts_not_signalled(cell: SandboxRunner) -> None:

@@ -3,6 +3,8 @@
 `test_containers.py` runs real containers.
 """
 
+import csv
+import json
 import os
 import shutil
 from pathlib import Path
@@ -130,6 +132,47 @@ def test_an_image_has_its_own_programs_and_must_be_there(
     assert "sha256:lab_cuda" in options
     assert not any("destination=/usr," in option for option in options)
     assert any(f"destination={selftest.PROBE.parents[1]}," in option for option in options)
+
+
+def list_mounts(options: list[str]) -> dict[str, tuple[str, bool]]:
+    """The targets of bind mounts, each with its source and whether it is read-only."""
+    lines = [next(csv.reader([each[len("--mount=") :]])) for each in options if each.startswith("--mount=")]
+    values = [[field.partition("=")[2] for field in line] for line in lines]
+    return {each[2]: (each[1], "ro" in line) for each, line in zip(values, lines, strict=True)}
+
+
+def test_what_docker_would_make_writable_in_an_image_is_empty_and_read_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Docker makes a volume of every directory that the image declares, and nothing would count it."""
+    docker = install_recorded_docker(tmp_path / "docker", monkeypatch)
+    volumes = {key: {} for key in ("/data", "/workspace", "/workspace/old", "/home")}
+    (docker.folder / "images" / "lab_db").write_text(json.dumps(volumes))
+    mounts = list_mounts(find_options(docker, "docker:lab/db", tmp_path / "cell"))
+    assert mounts["/data"][1]
+    assert mounts["/workspace/old"][1]
+    assert mounts["/home"][1]
+    assert not mounts["/workspace"][1]
+    assert not mounts["/home/agent"][1]
+
+
+def test_a_python_below_root_is_reached_in_an_image_that_closes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Images give /root to root alone."""
+    docker = install_recorded_docker(tmp_path / "docker", monkeypatch)
+    (docker.folder / "images" / "lab_cuda").touch()
+    (tmp_path / "tool").mkdir(mode=0o755)
+    tool = (Mount(tmp_path / "tool", "/root/tools/python"),)
+    docker.answer("create", stderr="Error response from daemon: no more containers", code=125)
+    with pytest.raises(MachineError, match="no more containers"):
+        SandboxRunner(registry.find_sandbox("docker:lab/cuda"), tmp_path / "cell").run("true", mounts=tool)
+    mounts = list_mounts(docker.find_options())
+    assert mounts["/root"][1]
+    assert list(mounts).index("/root") < list(mounts).index("/root/tools/python")
+    with pytest.raises(MachineError, match="no more containers"):
+        SandboxRunner(DOCKER, tmp_path / "other").run("true", mounts=tool)
+    assert "/root" not in list_mounts(docker.find_options())
 
 
 @pytest.mark.parametrize("engine", ["docker", "podman", "apptainer"])

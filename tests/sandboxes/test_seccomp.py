@@ -213,8 +213,8 @@ STREAM, DATAGRAM, RAW = 1, 2, 3
 REFUSED = make_refusal(errno.EACCES)
 
 
-def ask_without_namespace(machine: str, number: int, *given: int) -> int:
-    code = build_filter(machine, shares_namespaces=True)
+def ask_without_namespace(machine: str, number: int, *given: int, passes_tcp: bool = False) -> int:
+    code = build_filter(machine, shares_namespaces=True, passes_tcp=passes_tcp)
     return decide(code, AUDIT[machine], number, (*given, *[0] * (6 - len(given))))
 
 
@@ -223,12 +223,25 @@ def ask_without_namespace(machine: str, number: int, *given: int) -> int:
 def test_without_a_network_namespace_tcp_is_the_only_protocol_of_the_internet(
     machine: str, family: int
 ) -> None:
-    def open_socket(kind: int, protocol: int) -> int:
-        return ask_without_namespace(machine, MACHINES[machine].socket, family, kind, protocol)
+    def open_socket(kind: int, protocol: int, passes_tcp: bool) -> int:
+        number = MACHINES[machine].socket
+        return ask_without_namespace(machine, number, family, kind, protocol, passes_tcp=passes_tcp)
 
-    assert {open_socket(STREAM | CLOSE_ON_EXEC, protocol) for protocol in (0, TCP)} == {ALLOW}
     others = [(STREAM, MPTCP), (DATAGRAM, 0), (DATAGRAM | CLOSE_ON_EXEC, UDP), (RAW, 1), (5, 132)]
-    assert {open_socket(kind, protocol) for kind, protocol in others} == {REFUSED}
+    for passes_tcp, answer in ((False, ALLOW), (True, seccomp.PASS_ON)):
+        kind = STREAM | CLOSE_ON_EXEC
+        assert {open_socket(kind, protocol, passes_tcp) for protocol in (0, TCP)} == {answer}
+        assert {open_socket(kind, protocol, passes_tcp) for kind, protocol in others} == {REFUSED}
+
+
+@machines
+def test_a_broker_gets_nothing_but_tcp_sockets(machine: str) -> None:
+    parts = MACHINES[machine]
+    for family in (1, AF_NETLINK):
+        given = (family, STREAM, 0)
+        assert ask_without_namespace(machine, parts.socket, *given, passes_tcp=True) == ALLOW
+    assert ask_without_namespace(machine, parts.socket, AF_VSOCK, 1, passes_tcp=True) == NOT_SUPPORTED
+    assert ask_without_namespace(machine, parts.socketpair, 2, 1, passes_tcp=True) == NOT_SUPPORTED
 
 
 @machines

@@ -152,6 +152,19 @@ DENIED_CASES = {
         USER,
         "outside of /usr",
     ),
+    "an image with an older C library": (
+        (
+            "/srv/v/bin/python: /lib/x86_64-linux-gnu/libc.so.6: version `GLIBC_2.34' not found (required by "
+            "/srv/v/bin/python)"
+        ),
+        ROOT,
+        "newer distribution",
+    ),
+    "an image without the C library": (
+        "exec /srv/v/bin/python: no such file or directory",
+        ROOT,
+        "glibc",
+    ),
     "an image that closes the directory of this Python": (
         (
             "Error: unable to start container: runc: runc create failed: unable to start container process: "

@@ -48,7 +48,9 @@ def test_a_crew_has_the_gradient_of_one(model: PreTrainedModel, size: int) -> No
     found = []
     for many in (1, size):
         with DataParallelWorkers(model, work(model), many) as crew:
-            [loss] = crew.accumulate_gradients("loss", [10, 11, 12, 13, 14])
+            [loss] = crew.accumulate_gradients(
+                "loss", [[10, 11, 12, 13, 14][place::many] for place in range(many)]
+            )
         found.append((loss, gradient(model)))
         model.zero_grad()
     assert found[0][0] == pytest.approx(found[1][0], rel=1e-4)
@@ -57,13 +59,13 @@ def test_a_crew_has_the_gradient_of_one(model: PreTrainedModel, size: int) -> No
 
 def test_gradients_of_one_call_are_not_left_for_the_next(model: PreTrainedModel) -> None:
     with DataParallelWorkers(model, work(model), 2) as crew:
-        crew.accumulate_gradients("loss", [10, 11])
+        crew.accumulate_gradients("loss", [[10], [11]])
         first = gradient(model)
         model.zero_grad()
-        crew.accumulate_gradients("loss", [10, 11])
+        crew.accumulate_gradients("loss", [[10], [11]])
         torch.testing.assert_close(gradient(model), first)
         model.zero_grad()
-        assert crew.accumulate_gradients("loss", []) == [0]
+        assert crew.accumulate_gradients("loss", [[], []]) == [0]
         assert not gradient(model).any()
 
 

@@ -13,7 +13,7 @@ from agent2rl.core.environment import EnvironmentStep
 from agent2rl.core.grading_records import EvalSettings
 from agent2rl.core.task import Example
 from agent2rl.engines.transformers import TransformersEngine, measure_batch_limits
-from agent2rl.engines.transformers.decoding import GenerationRequest
+from agent2rl.engines.transformers.decoding import FollowUp, GenerationRequest
 from agent2rl.engines.transformers.loading import load_model
 from agent2rl.evaluators.episode_prompts import EpisodePrompt, extract_action
 from agent2rl.evaluators.episodes import Episodes
@@ -59,9 +59,13 @@ class Overheard(TransformersEngine):
         self.turns: dict[str, list[Turn]] = {}
 
     def run_requests(
-        self, chats: Sequence[Chat], requests: Sequence[GenerationRequest], sampling: Sampling
+        self,
+        chats: Sequence[Chat],
+        requests: Sequence[GenerationRequest],
+        sampling: Sampling,
+        follow_up: FollowUp | None = None,
     ) -> list[Completion]:
-        found = super().run_requests(chats, requests, sampling)
+        found = super().run_requests(chats, requests, sampling, follow_up)
         for request in requests:
             _, name, _ = request.seed.split(":")
             self.turns.setdefault(name, []).append((request.ids, request.reply))

@@ -70,12 +70,26 @@ def test_every_row_is_in_one_pass_and_no_pass_is_too_large(
     spoken: list[TrainingSequence], most: int, members: int
 ) -> None:
     weights = [float(number) for number, _ in enumerate(spoken)]
-    found = pack_microbatches(group_by_prompt(zip(spoken, weights, strict=True)), most, members)
+    shares = pack_microbatches(group_by_prompt(zip(spoken, weights, strict=True)), most, members)
+    assert len(shares) == members
+    found = [one for share in shares for one in share]
     pairs = [pair for one in found for group in one for pair in zip(group.weights, group.rows, strict=True)]
     assert sorted(pairs, key=lambda pair: pair[0]) == list(zip(weights, spoken, strict=True))
     for one in found:
         size = sum(group.count_tokens(share_prompt=True) for group in one)
         assert size <= most or (len(one) == 1 and len(one[0].rows) == 1)
+
+
+def test_workers_get_about_the_same_number_of_tokens() -> None:
+    rows = [
+        TrainingSequence([number % 5] * 100, [0] * length, [True] * length)
+        for number, length in enumerate((80, 400, 120, 300, 90, 250, 410, 160, 100, 330, 140, 85, 390, 200))
+    ]
+    shares = pack_microbatches(group_by_prompt([(row, 1.0) for row in rows]), 1024, 2)
+    tokens = [
+        sum(group.count_tokens(share_prompt=True) for one in share for group in one) for share in shares
+    ]
+    assert tokens[0] <= tokens[1] < 1.15 * tokens[0]
 
 
 def test_what_the_world_says_is_read_and_not_learnt(model: PreTrainedModel) -> None:

@@ -43,26 +43,19 @@ hidden = [text[::-1].encode() for text in {hidden!r}]
 shown = {shown!r}[::-1].encode()
 common = b"ow many "  # quick to rule out files by
 assert all(common in text for text in (*hidden, shown))
-leaks, seen, files = [], [], 0
-for root, directories, names in os.walk("/", onerror=None):
-    if root.startswith(("/proc", "/sys", "/dev", "/usr/share", "/usr/lib")) and "agent2rl" not in root:
-        directories[:] = [] if not root.startswith("/usr") else directories
-        continue
-    for name in names:
-        path = os.path.join(root, name)
-        if ".so" in name:  # machine code
-            continue
-        try:
-            if os.path.getsize(path) > 20_000_000 or not os.path.isfile(path):
-                continue
-            content = open(path, "rb").read()
-        except OSError:
-            continue
-        files += 1
-        if common not in content:
-            continue
-        leaks += [path for text in hidden if text in content]
-        seen += [path] if shown in content else []
+unread = "( -path /proc -o -path /sys -o -path /dev ) -prune"
+small = "-type f -size -20000k ! -name *.so*"  # no machine code
+ours = "( -path *agent2rl* -o ! -path /usr/share/* ! -path /usr/lib/* ) -print0"
+search = ["find", "/", *unread.split(), "-o", *small.split(), *ours.split()]
+names = subprocess.run(search, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
+search = ["xargs", "-0", "grep", "-lFZ", common.decode()]
+found = subprocess.run(search, input=names, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
+leaks, seen = [], []
+for path in found.decode(errors="surrogateescape").split("\\0")[:-1]:
+    content = pathlib.Path(path).read_bytes()
+    leaks += [path for text in hidden if text in content]
+    seen += [path] if shown in content else []
+files = names.count(0)
 try:
     import agent2rl.tasks.gsm8k.mini
     imported = True
@@ -86,12 +79,10 @@ def test_the_record_and_other_runs_can_be_neither_seen_nor_written(launcher: Run
     run = launcher.run(
         f"""
 names_of_record = ("ledger.jsonl", "ledger.head", "result.json", "spec.json")
-found = []
-for root, directories, names in os.walk("/"):
-    if root.startswith(("/proc", "/sys")):
-        directories[:] = []
-        continue
-    found += [os.path.join(root, n) for n in names if n in names_of_record]
+search = "find / ( -path /proc -o -path /sys ) -prune -o ( -name " + " -o -name ".join(names_of_record)
+search += " ) -print"
+found = subprocess.run(search.split(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
+found = found.splitlines()
 written = []
 runs = {str(launcher.runs)!r}
 for target in [{str(other.paths.ledger)!r}, runs + "/forged", "../ledger.jsonl", "../result.json"]:

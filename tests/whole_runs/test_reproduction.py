@@ -293,6 +293,24 @@ def test_an_earlier_versions_run_needs_the_commands_to_be_named(tmp_path: Path) 
     assert sorted(run.root.rglob("*")) == before
 
 
+def test_the_specification_of_a_run_elsewhere_is_not_obeyed(launcher: RunLauncher, tmp_path: Path) -> None:
+    """Its task and its sandbox are modules that would be imported."""
+    with tarfile.open(Path(__file__).with_name("earlier_version_run.tar.xz")) as archive:
+        archive.extractall(tmp_path / "received", filter="data")
+    run = RunPaths(next(path for path in (tmp_path / "received").iterdir() if path.is_dir()))
+    marker = tmp_path / "imported"
+    (launcher.home / "imported_when_named.py").write_text(f"open({str(marker)!r}, 'w')", encoding="utf-8")
+    spec = json.loads(run.spec.read_text(encoding="utf-8"))
+    named = {"task": "imported_when_named:TASK", "sandbox": "imported_when_named:SANDBOX"}
+    run.spec.write_text(json.dumps({**spec, **named}), encoding="utf-8")
+    for options in ((), ("--dry-run",)):
+        refused = launcher.cli("reproduce", str(run.root), "--entry", "python x.py", *options)
+        assert refused.returncode == 2, refused.stderr
+        assert "not in your runs directory" in refused.stderr
+        assert f"--runs-dir {run.root.parent}" in refused.stderr
+    assert not marker.exists()
+
+
 def test_ctrl_c_leaves_the_record_as_it_was(shared_launcher: RunLauncher, session: RunPaths) -> None:
     before = session.additions.read_bytes() if session.additions.exists() else None
     folders = list_reproductions(session)

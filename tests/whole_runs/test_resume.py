@@ -1,11 +1,13 @@
 """A run whose harness died goes on: nothing that was acknowledged is lost, and nothing is done twice."""
 
 import json
+import os
 import random
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -28,7 +30,7 @@ from agent2rl.grading.grading_proxy import JudgeProxy
 from agent2rl.grading.rollout_meter import OutOfOrder, RolloutMeter
 from agent2rl.grading.training_judge import QuestionsUsedUp, TrainingJudge, TrainingJudgeRequest
 from agent2rl.grading.verify import verify_run
-from agent2rl.record import ledger
+from agent2rl.record import ledger, run_lock
 from agent2rl.record.crash_recovery import ResumeState, read_resume_state, read_spec
 from agent2rl.record.files import write_record
 from agent2rl.record.paths import SubmissionPaths
@@ -377,6 +379,60 @@ def test_a_harness_that_gets_no_time_is_alive_and_the_moment_of_its_death_is_kno
         time.sleep(0.02)
     assert beat.monotonic is not None
     assert 0 <= beat.monotonic - monotonic < 0.9, "noted when it died, and not at the next beat"
+
+
+@contextmanager
+def harness_with_a_stopped_heart(path: Path) -> Iterator[tuple["subprocess.Popen[bytes]", int]]:
+    """As on a machine on which the heart gets no time; yields the harness and the process of its heart."""
+    code = "import sys, time; from pathlib import Path; from agent2rl.record.run_lock import RunLock"
+    code += "\nlock = RunLock(Path(sys.argv[1])); lock.start_heartbeat()"
+    code += "\nprint(lock._heart.pid, flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE) as harness:
+        assert harness.stdout is not None
+        heart = int(harness.stdout.readline())
+        os.kill(heart, signal.SIGSTOP)
+        try:
+            yield harness, heart
+        finally:
+            harness.kill()
+            os.kill(heart, signal.SIGKILL)
+
+
+def test_a_harness_beats_itself_while_its_heart_gets_no_time(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with harness_with_a_stopped_heart(path):
+        stopped, until = time.time(), time.monotonic() + 20
+        while float(path.read_bytes().split()[0]) < stopped and time.monotonic() < until:
+            time.sleep(0.02)
+        assert float(path.read_bytes().split()[0]) >= stopped
+
+
+def test_whoever_resumes_at_once_waits_until_the_heart_has_noted_the_death(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with harness_with_a_stopped_heart(path) as (harness, heart):
+        harness.kill()
+        harness.wait()
+        died = time.monotonic()
+        threading.Timer(0.5, os.kill, (heart, signal.SIGCONT)).start()
+        beat = _beat(path).monotonic
+    assert beat is not None
+    assert died <= beat < died + 0.4, "no later than the harness that resumes it began"
+
+
+def test_a_heart_that_stands_still_for_ever_keeps_nobody_from_resuming(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_lock, "LAST_BEAT_SECONDS", 0.2)
+    path = tmp_path / "lock"
+    with harness_with_a_stopped_heart(path) as (harness, _):
+        harness.kill()
+        harness.wait()
+        died = time.monotonic()
+        with RunLock(path) as again:
+            assert again.last_beat is not None
+            assert again.last_beat.monotonic is not None
+            assert again.last_beat.monotonic <= died
+            again.start_heartbeat()
 
 
 def _beat(path: Path) -> Heartbeat:

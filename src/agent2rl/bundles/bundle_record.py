@@ -40,10 +40,6 @@ CODE_FILES = re.compile(
     r"HEAD|config|description|packed-refs|info/exclude|refs/heads/[a-z]+"
     r"|objects/[0-9a-f]{2}/[0-9a-f]{38}|objects/pack/pack-[0-9a-f]{40}\.(pack|idx|rev)"
 )
-CODE_CONFIG = re.compile(
-    rb"\[core\]\n(\t(repositoryformatversion = 0|(filemode|bare|logallrefupdates|symlinks|ignorecase) = "
-    rb"(true|false))\n)*"
-)
 RESERVED = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?")
 SCRUBBABLE = re.compile(
     r"agent\.log|events\.jsonl|usage\.jsonl|network\.jsonl|transcript\.json|claims\.json|contamination\.log"

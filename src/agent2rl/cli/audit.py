@@ -9,6 +9,7 @@ from agent2rl.cli.options import as_json, complete_runs, resolve_run, runs_dir
 from agent2rl.cli.terminal_output import print_audit
 from agent2rl.report import tables
 from agent2rl.run.audit import AuditOptions, audit_run
+from agent2rl.run.audit.questions import read_cases
 from agent2rl.run.settings import read_settings
 
 DEFAULTS = AuditOptions()
@@ -43,10 +44,22 @@ DEFAULTS = AuditOptions()
     show_default=True,
     help="Questions for each vote. What does not fit is not read, and the audit says so.",
 )
+@click.option(
+    "--cases",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="A folder of planted cases of your own, which no agent can know.  [default: agent2rl's own]",
+)
 @runs_dir
 @as_json
 def audit_command(
-    run: str, judge: str, votes: int, part_size: int, most_parts: int, runs_dir: Path | None, as_json: bool
+    run: str,
+    judge: str,
+    votes: int,
+    part_size: int,
+    most_parts: int,
+    cases: Path | None,
+    runs_dir: Path | None,
+    as_json: bool,
 ) -> None:
     """Let a panel of LLM judges read RUN for cheating that no rule foresees.
 
@@ -65,7 +78,7 @@ def audit_command(
     Exit code: 0 if the run was audited, whatever was found; 1 if it was not; 2 for invalid input.
     """
     paths, settings = resolve_run(run, runs_dir), read_settings()
-    options = AuditOptions(votes, part_size, most_parts)
+    options = AuditOptions(votes, part_size, most_parts, read_cases(cases) if cases else DEFAULTS.cases)
     audit = audit_run(paths, judge, settings, options, lambda text: click.echo(text, err=True))
     if as_json:
         click.echo(audit.model_dump_json())

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -18,6 +19,7 @@ from agent2rl.core.self_reports import Transcript, TranscriptStep
 from agent2rl.grading.verify import Verification, verify_run
 from agent2rl.record.reader import read_transcript
 from agent2rl.record.revisions import diff_revisions, list_revisions, read_revision_files
+from agent2rl.record.workspace_reader import SnapshotFile
 from agent2rl.report.tables import describe_reproduction
 
 # The command `transcript`
@@ -139,15 +141,27 @@ def checkout_command(run: str, number: int, folder: Path, runs_dir: Path | None)
     if folder.exists():
         raise UserError(f"{folder} already exists.", "Choose a new folder: nothing is overwritten.")
     folder.mkdir(parents=True)
-    for file in files:
-        path = folder.joinpath(*map(os.fsdecode, file.path))
+    try:
+        _write_files(files, folder)
+    except OSError as error:  # one file in the place of another's folder, or a name that is too long
+        raise UserError(
+            f"Revision {number} cannot be written: {error.strerror}: {error.filename}."
+        ) from error
+    click.echo(f"{len(files)} files in {folder}")
+
+
+def _write_files(files: Sequence[SnapshotFile], folder: Path) -> None:
+    """Write links last, so that nothing is written through one: the run may be somebody else's."""
+    places = [(folder.joinpath(*map(os.fsdecode, file.path)), file) for file in files]
+    for path, _ in places:
         path.parent.mkdir(parents=True, exist_ok=True)
+    for path, file in sorted(places, key=lambda place: place[1].mode == LINK):
         if file.mode == LINK:
             path.symlink_to(os.fsdecode(file.content))
         else:
-            path.write_bytes(file.content)
+            with path.open("xb") as opened:
+                opened.write(file.content)
             path.chmod(file.mode & 0o777)
-    click.echo(f"{len(files)} files in {folder}")
 
 
 # The command `verify`

@@ -2,6 +2,7 @@
 
 import math
 import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -178,6 +179,22 @@ def resolve_run(name: str, runs: Path | None) -> RunPaths:
         return find_run(name, (runs or read_settings().runs).absolute())
     except OSError as error:
         raise UserError(f"Cannot read {name!r}: {error.strerror}.") from error
+
+
+def is_own_run(paths: RunPaths, runs: Path | None) -> bool:
+    """Return whether a run is in the user's runs directory. Others were made by anybody."""
+    return paths.root.is_relative_to((runs or read_settings().runs).resolve())
+
+
+def require_own_run(paths: RunPaths, runs: Path | None, task: str) -> None:
+    """Raise UserError for a run of somebody else, before its specification is obeyed."""
+    if not is_own_run(paths, runs):
+        raise UserError(
+            f"{paths.run_id} is not in your runs directory, and its spec.json says which code runs with your "
+            f"permissions, beginning with the task {task!r}.",
+            "If you trust whoever made it, or have read its spec.json: --runs-dir "
+            f"{shlex.quote(str(paths.root.parent))}",
+        )
 
 
 runs_dir = click.option(

@@ -8,7 +8,16 @@ from rich.table import Table
 
 from agent2rl import registry
 from agent2rl.bundles.unpacking import is_bundle
-from agent2rl.cli.options import as_json, complete_runs, judge, open_run, runs_dir, sandbox, search
+from agent2rl.cli.options import (
+    as_json,
+    complete_runs,
+    is_own_run,
+    judge,
+    open_run,
+    runs_dir,
+    sandbox,
+    search,
+)
 from agent2rl.cli.terminal_output import sanitize_one_line
 from agent2rl.core.errors import UserError
 from agent2rl.core.grading_records import EvalScore, HeldoutComparison
@@ -73,13 +82,15 @@ def rejudge_command(
     if judge is None and rule is None:
         raise UserError("There is nothing to grade by.", "Name a judge (--judge) or a rule (--rule).")
     view = read_run(open_run(run, runs_dir))
-    if is_bundle(run) and task is None and view.spec.task not in registry.list_names("tasks"):
-        # The name could make us import any module, or run a folder beside the bundle.
+    is_own = not is_bundle(run) and is_own_run(view.paths, runs_dir)
+    if not is_own and task is None and view.spec.task not in registry.list_names("tasks"):
+        # The name could make us import any module, or run a folder of whoever made the run.
         raise UserError(
-            f"The bundle names the task {view.spec.task!r}, which is not one of the installed tasks.",
+            f"The run names the task {view.spec.task!r}, which is not an installed task, and it is not "
+            "in your runs directory.",
             f"Name the task here: --task {next(iter(TASK_FOLDER_KINDS))}:PATH or package.module:NAME.",
         )
-    if data_dir is None and view.spec.data_dir and not is_bundle(run):
+    if data_dir is None and view.spec.data_dir and is_own:
         data_dir = Path(view.spec.data_dir)
     options = RejudgeOptions(judge, rule, search, submissions, task, data_dir, sandbox)
     rejudgement = rejudge_run(view, options, read_settings(), lambda text: click.echo(text, err=True))

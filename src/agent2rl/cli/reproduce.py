@@ -22,6 +22,7 @@ from agent2rl.cli.options import (
     as_json,
     complete_names,
     complete_runs,
+    require_own_run,
     resolve_run,
     runs_dir,
     unpack_bundle,
@@ -31,6 +32,7 @@ from agent2rl.cli.terminal_output import TerminalProgress, sanitize_lines
 from agent2rl.core.errors import UserError
 from agent2rl.core.reproduction import Reproduction
 from agent2rl.core.unix import require_linux
+from agent2rl.record.crash_recovery import read_spec
 from agent2rl.record.paths import RunPaths
 from agent2rl.report.reproductions import build_reproduction_rows, format_step
 from agent2rl.run.reproduction import reproduce_submission
@@ -130,6 +132,7 @@ def reproduce_command(
             f"Leave out --{named[0].replace('_', '-')}.",
         )
     paths = resolve_run(run, runs_dir)
+    require_own_run(paths, runs_dir, read_spec(paths).task)
     reproduction = _reproduce(paths, request, dry_run, as_json)
     if paths.report_page.exists():
         write_run_report(paths)

@@ -8,9 +8,8 @@ from agent2rl.cli.options import as_json, complete_runs, open_run, runs_dir
 from agent2rl.cli.terminal_output import print_episode, print_examples, print_run
 from agent2rl.core.errors import UserError
 from agent2rl.core.grading_records import ExampleResult, Split
-from agent2rl.core.records import Rollouts
 from agent2rl.record.paths import RunPaths
-from agent2rl.record.reader import RunView, read_results, read_rollouts, read_run
+from agent2rl.record.reader import read_results, read_rollouts, read_run
 from agent2rl.report import run_report
 from agent2rl.report.record import RunReport
 
@@ -58,7 +57,7 @@ def show_command(
             click.echo(RunReport.from_report_data(run_report.gather_report_data(paths)).model_dump_json())
         else:
             view = read_run(paths)
-            print_run(view, _read_rollouts_so_far(view))
+            print_run(view, read_rollouts(view))
         return
     results = _read_submission_results(paths, submission, split)
     chosen = list(enumerate(results, start=1))
@@ -71,12 +70,6 @@ def show_command(
         print_examples(results)
     else:
         print_episode(*chosen[0])
-
-
-def _read_rollouts_so_far(view: RunView) -> Rollouts | None:
-    """Return what a run without a result has played so far; None if nothing is played there."""
-    played = None if view.result else read_rollouts(view.paths)
-    return played or (Rollouts() if view.spec.budget.environment_steps is not None else None)
 
 
 def _read_submission_results(paths: RunPaths, submission: int, split: Split) -> list[ExampleResult]:

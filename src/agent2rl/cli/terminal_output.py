@@ -262,11 +262,11 @@ def sanitize_lines(text: str) -> str:
     return "\n".join(sanitize_one_line(line) for line in text.split("\n"))
 
 
-def print_run(view: RunView, played: Rollouts | None = None) -> None:
-    """Print the results of a run and its submissions; `played` as in `build_headline_rows`."""
+def print_run(view: RunView, rollouts: Rollouts | None = None) -> None:
+    """Print the results of a run and its submissions; `rollouts` as in `build_headline_rows`."""
     console = Console(highlight=False)
     head = Table(show_header=False, box=None, padding=(0, 1))
-    for row in tables.build_headline_rows(view, played):
+    for row in tables.build_headline_rows(view, rollouts):
         head.add_row(f"[bold]{escape(row[0])}[/bold]", *(escape(sanitize_one_line(cell)) for cell in row[1:]))
     console.print(head)
     listed = (

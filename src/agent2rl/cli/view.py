@@ -45,9 +45,8 @@ def view_command(runs: Path | None, host: str, port: int, no_browser: bool, runs
     """
     settings = read_settings()
     folder, cache = (runs or runs_dir or settings.runs).absolute(), settings.cache
-    get_level: Callable[[str], int | None] = get_task_level
+    get_level = select_level_reader(folder, settings.runs)
     if is_bundle(str(folder)):
-        get_level = get_listed_task_level
         folder = unpack_bundle(str(folder)).paths.root.parent
         cache = folder / ".cache"  # deleted with the folder
     if not folder.is_dir():
@@ -64,6 +63,11 @@ def view_command(runs: Path | None, host: str, port: int, no_browser: bool, runs
             open_browser(address)
 
     server.serve_dashboard(Dashboard(folder, cache, get_level, list_task_traits, token), host, port, announce)
+
+
+def select_level_reader(folder: Path, own_runs: Path) -> Callable[[str], int | None]:
+    """Return how to read a task's level: runs outside of the user's runs directory were made by anybody."""
+    return get_task_level if folder.resolve() == own_runs.resolve() else get_listed_task_level
 
 
 @cache

@@ -360,6 +360,10 @@ class Rollouts(Record):
         """Everything: served or claimed."""
         return self.served + self.claimed
 
+    def count_steps_left(self, limit: int | None) -> int | None:
+        """Return how many steps of this limit are left; None without one."""
+        return None if limit is None else max(0, limit - self.played.steps)
+
     def __add__(self, other: Self) -> Self:
         names = type(self).model_fields
         return type(self)(**{name: getattr(self, name) + getattr(other, name) for name in names})

@@ -11,11 +11,11 @@ from agent2rl.analysis.findings import ComplianceVerdict
 from agent2rl.core.errors import UserError
 from agent2rl.core.grading_records import ExampleResult, Split, Submission, find_best_submission
 from agent2rl.core.record import Record
-from agent2rl.core.records import Ending, LedgerEntry, Mode, ScoringProtocol
+from agent2rl.core.records import Ending, LedgerEntry, Mode, Rollouts, ScoringProtocol
 from agent2rl.core.reproduction import ReproductionAnswer
 from agent2rl.record.crash_recovery import measure_union_seconds
 from agent2rl.record.paths import RunPaths
-from agent2rl.record.reader import RunView, State, read_results, read_run
+from agent2rl.record.reader import RunView, State, read_results, read_rollouts, read_run
 from agent2rl.record.untrusted_files import find_fault
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -54,6 +54,8 @@ class LiveRunStatus:
     best: Submission | None
     log: str
     """The end of the agent's output."""
+    rollouts: Rollouts | None = None
+    """What was played in the task's world so far; None if nothing is known."""
 
     @property
     def seconds_to_best(self) -> float | None:
@@ -95,9 +97,9 @@ def read_live_status(paths: RunPaths, now: float | None = None) -> LiveRunStatus
     elif ends is not None:
         used = min(view.spec.budget.wall_seconds, max(0.0, view.spec.budget.wall_seconds - (ends - moment)))
     best = view.result.best if view.result else find_best_submission(view.submissions)
-    return LiveRunStatus(
-        view, began, used, ends if ends and ends > moment else None, best, read_file_tail(paths.agent_log)
-    )
+    deadline = ends if ends and ends > moment else None
+    log = read_file_tail(paths.agent_log)
+    return LiveRunStatus(view, began, used, deadline, best, log, read_rollouts(view))
 
 
 def _find_deadline(view: RunView, start: LedgerEntry, now: float) -> float | None:

@@ -1,4 +1,4 @@
-"""Read what all worlds share: a run's training examples, and the step limit of an example."""
+"""What worlds share: reading training examples and step limits, and what is small enough to replay."""
 
 import json
 from pathlib import Path
@@ -26,3 +26,15 @@ def read_step_limit(example: Example, default: int) -> int:
     if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
         raise UserError(f"Example {example.id!r} allows {limit!r} steps.", "`steps` must be 1 or more.")
     return limit
+
+
+MOST_REPLAYED_BYTES = 32 << 20
+"""Limit of the files that a world searches in, if the harness is to replay its episodes: it loads them too,
+into about ten times as much memory, and a search takes milliseconds."""
+
+
+def is_small_enough_to_replay(folder: Path) -> bool:
+    """Check whether a folder exists and its files are within the limit."""
+    if not folder.is_dir():
+        return False
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) <= MOST_REPLAYED_BYTES

@@ -305,7 +305,9 @@ def _classify_tensor(measured: TensorFit, submitted: Tensor, base: Tensor) -> St
         return "rescaled"
     if is_rearranged(submitted, base, measured.astray):
         return "rearranged"
-    if measured.unchanged >= MOSTLY:
+    if measured.inherited >= MOSTLY:
         return "kept"
     by_chance = measured.cosine < max(CHANCE, DEVIATIONS / sqrt(base.parameters))
-    return "lost" if by_chance or (measured.retained < LEFT and measured.pull < REMOVED) else "kept"
+    if by_chance or (measured.retained < LEFT and measured.pull < REMOVED):
+        return "partly" if measured.inherited >= LEFT else "lost"
+    return "kept"

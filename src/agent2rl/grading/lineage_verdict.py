@@ -15,7 +15,8 @@ REMOVED, SHRINKING = -0.35, -0.9
 """Pull between which the base was replaced by something else. Training is near 0, a mixture with a model of
 equal length at -0.71 whatever its share; weight decay alone is at -1."""
 LEFT, WHOLE = 0.25, 0.99
-"""A mixture that retains less of the base is the other model; one that retains more is rounding."""
+"""A mixture that retains less of the base is the other model; one that retains more is rounding. A matrix in
+which at least so many values are the base's, exactly, is not another model's."""
 ADDED = 1.0
 """Above this length (in units of the base) the added part hides the base."""
 ALIGNED, ALIGNED_CHANCES = 0.05, 1.5
@@ -24,7 +25,7 @@ STRUCTURED, FULL_RANK = 2.0, 0.02
 """Standard deviations from which on what was added is not white noise, and the share of it in the weaker half
 of its directions from which on it is not of low rank."""
 MOSTLY = 0.5
-State = Literal["unchanged", "kept", "lost", "rescaled", "rearranged", "unmeasured", "small"]
+State = Literal["unchanged", "kept", "lost", "partly", "rescaled", "rearranged", "unmeasured", "small"]
 
 
 class TensorLineage(Record):
@@ -32,7 +33,8 @@ class TensorLineage(Record):
 
     name: str
     state: State
-    """What became of the base's matrix; norms, biases and the like are `small` and decide nothing."""
+    """What became of the base's matrix; norms, biases and the like are `small` and decide nothing. In a
+    `partly` kept one many values are the base's, and the others hold nothing of it."""
     unchanged: float | None = None
     """Share of values that are the base's, exactly."""
     distance: float | None = None
@@ -131,6 +133,12 @@ def decide_lineage(evidence: LineageEvidence) -> LineageDecision:
     if lost:
         reason = f"Nothing of the base is left in {evidence.list_names('lost')}."
         return LineageDecision("unknown", reason, "lost_matrices", lost, 0.0)
+    if partly := evidence.share_of("partly"):
+        reason = (
+            f"Only a part of the values are the base's in {evidence.list_names('partly')}, and the others "
+            "hold nothing of it."
+        )
+        return LineageDecision("unknown", reason, "partly_matrices", partly, 0.0)
     return _decide_by_medians(evidence, unrelated)
 
 

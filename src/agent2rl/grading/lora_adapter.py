@@ -207,6 +207,8 @@ PARTS = (DOWN, UP, EMBEDDING_DOWN, EMBEDDING_UP, MAGNITUDE)
 FLOATS = {*NUMPY, "BF16"}
 CHUNK_VALUES = 1 << 19
 """Values of a matrix that one thread has in memory at a time."""
+MERGE_BYTES = 1 << 30
+"""Memory for the factors of the matrices that are merged at the same time. One matrix may need more."""
 
 
 @dataclass(frozen=True)
@@ -220,6 +222,12 @@ class LowRankUpdate:
     """Whether the matrix has its inputs as rows, as embeddings have."""
     magnitude: Tensor | None = None
     """The length of each output, in a DoRA."""
+
+    @property
+    def factor_bytes(self) -> int:
+        """Memory for both factors while they are read: as stored, and as 32-bit floats."""
+        stored = (each.parameters * (DTYPE_BYTES[each.dtype] + 4) for each in (self.down, self.up))
+        return sum(stored)
 
     def merge(self, matrix: Tensor) -> Iterator[bytes]:
         """Yield the bytes of the merged matrix, a few rows at a time."""
@@ -343,7 +351,9 @@ def merge_adapter(adapter: LoraAdapter, directory: Path) -> dict[str, Tensor]:
             target.writelines(adapter.merge_tensor(name))
 
     # With threads of its own for each product, BLAS takes four times the CPU time.
-    with threadpool_limits(1, "blas"), ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+    largest = max((update.factor_bytes for update in adapter.updates.values()), default=1)
+    workers = max(1, min(len(os.sched_getaffinity(0)), MERGE_BYTES // largest))
+    with threadpool_limits(1, "blas"), ThreadPoolExecutor(workers) as pool:
         list(pool.map(write_tensor, merged))
     return merged
 

@@ -16,9 +16,9 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Self
 
 from pydantic import Field, StrictInt
 
@@ -44,8 +44,8 @@ from agent2rl.record.untrusted_files import sanitize_line
 # again later.
 
 
-WAITING_STEPS = 300_000
-"""Limit of the reported steps that wait to be replayed."""
+WAITING_STEPS, WAITING_CHARACTERS = 300_000, 30_000_000
+"""Limits of the reported steps that wait to be replayed, and of their actions."""
 REPLAY_SHARE = 0.1
 """Largest share of the time that replaying takes while the agent works."""
 CLOSE_SECONDS = 30.0
@@ -61,7 +61,7 @@ class ReplayOutcome:
     """How the first refuted episode differs."""
 
 
-def replay_episodes(world: World, episodes: Sequence[EpisodeTrace]) -> ReplayOutcome:
+def replay_episodes(world: World, episodes: Iterable[EpisodeTrace]) -> ReplayOutcome:
     """Replay episodes and compare their results with the reported ones."""
     games, slot = GameSelector(world), EpisodeSlot(world.environment(), UncountedSteps())
     confirmed: list[EpisodeTrace] = []
@@ -95,6 +95,29 @@ def _find_difference(slot: EpisodeSlot, games: GameSelector, episode: EpisodeTra
     return ""
 
 
+@dataclass(frozen=True)
+class ReplayWork:
+    """How much waits to be replayed. An episode counts as a step more than it has."""
+
+    steps: int = 0
+    characters: int = 0
+
+    @classmethod
+    def measure(cls, episodes: Sequence[EpisodeTrace]) -> Self:
+        steps = sum(1 + len(episode.actions) for episode in episodes)
+        return cls(steps, sum(len(action) for episode in episodes for action in episode.actions))
+
+    @property
+    def is_too_much(self) -> bool:
+        return self.steps > WAITING_STEPS or self.characters > WAITING_CHARACTERS
+
+    def __add__(self, other: Self) -> Self:
+        return type(self)(self.steps + other.steps, self.characters + other.characters)
+
+    def __sub__(self, other: Self) -> Self:
+        return type(self)(self.steps - other.steps, self.characters - other.characters)
+
+
 class ReplayQueue:
     """Batches that wait to be replayed, and the thread that replays them."""
 
@@ -107,7 +130,8 @@ class ReplayQueue:
         self._world = world
         self._record_outcome, self._record_fault = record_outcome, record_fault
         self._batches: deque[Sequence[EpisodeTrace]] = deque()
-        self._waiting_steps = 0
+        self._waiting = ReplayWork()
+        self._busy_since = 0.0
         self._changed = threading.Condition()
         self._closing_at: float | None = None
         self._thread = threading.Thread(target=self._replay_until_closed, name="replay", daemon=True)
@@ -115,12 +139,12 @@ class ReplayQueue:
 
     def add_episodes(self, episodes: Sequence[EpisodeTrace]) -> bool:
         """Add a batch; return False if too much is waiting."""
-        steps = _count_work(episodes)
         with self._changed:
-            if self._closing_at is not None or self._waiting_steps + steps > WAITING_STEPS:
+            waiting = self._waiting + ReplayWork.measure(episodes)
+            if self._closing_at is not None or waiting.is_too_much:
                 return False
             self._batches.append(episodes)
-            self._waiting_steps += steps
+            self._waiting = waiting
             self._changed.notify_all()
             return True
 
@@ -133,28 +157,39 @@ class ReplayQueue:
 
     def _replay_until_closed(self) -> None:
         while batch := self._wait_for_batch():
-            began = time.monotonic()
+            self._busy_since = time.monotonic()
             try:
-                self._record_outcome(replay_episodes(self._world, batch))
+                self._record_outcome(replay_episodes(self._world, self._pace_episodes(batch)))
             except Exception:  # an error of the world is not the agent's: the batch stays claimed
                 self._record_fault()
-            pause = (time.monotonic() - began) * (1 / REPLAY_SHARE - 1)
-            with self._changed:
-                self._changed.wait_for(lambda: self._closing_at is not None, pause)
+            self._pause()
+
+    def _pace_episodes(self, batch: Sequence[EpisodeTrace]) -> Iterator[EpisodeTrace]:
+        """Yield the episodes of a batch with pauses in between, until it is too late for more."""
+        for episode in batch:
+            yield episode
+            self._pause()
+            if self._is_late():
+                return
+
+    def _pause(self) -> None:
+        """Let others work, in proportion to the work since the last pause."""
+        pause = (time.monotonic() - self._busy_since) * (1 / REPLAY_SHARE - 1)
+        with self._changed:
+            self._changed.wait_for(lambda: self._closing_at is not None, pause)
+        self._busy_since = time.monotonic()
+
+    def _is_late(self) -> bool:
+        return self._closing_at is not None and time.monotonic() > self._closing_at
 
     def _wait_for_batch(self) -> Sequence[EpisodeTrace] | None:
         with self._changed:
             self._changed.wait_for(lambda: self._batches or self._closing_at is not None)
-            late = self._closing_at is not None and time.monotonic() > self._closing_at
-            if late or not self._batches:
+            if self._is_late() or not self._batches:
                 return None
             batch = self._batches.popleft()
-            self._waiting_steps -= _count_work(batch)
+            self._waiting -= ReplayWork.measure(batch)
             return batch
-
-
-def _count_work(episodes: Sequence[EpisodeTrace]) -> int:
-    return sum(1 + len(episode.actions) for episode in episodes)
 
 
 FLUSH_SECONDS = 2.0

@@ -45,6 +45,8 @@ class TensorFit:
 
     unchanged: float
     """Share of values that are the base's, exactly."""
+    inherited: float
+    """The same of the base's values that are not zero: zeros agree between unrelated models too."""
     distance: float
     """Length of the difference."""
     retained: float
@@ -99,7 +101,7 @@ def measure_tensor(submitted: Tensor, base: Tensor) -> TensorFit | None:
     rows, columns = matrix_shape(base)
     by_row: list[Floats] = []
     by_column = np.zeros((3, columns))
-    square, equal = 0.0, 0
+    square, equal, inherited, nonzero = 0.0, 0, 0, 0
     with np.errstate(all="ignore"):
         for mine, theirs in zip(read_row_chunks(submitted, rows), read_row_chunks(base, rows), strict=True):
             change = mine - theirs
@@ -108,9 +110,12 @@ def measure_tensor(submitted: Tensor, base: Tensor) -> TensorFit | None:
             by_column += np.stack([np.einsum("ij,ij->j", *pair) for pair in pairs])
             square += float(np.einsum("ij,ij->", change, change))
             equal += int(np.count_nonzero(change == 0))
+            inherited += int(np.count_nonzero((change == 0) & (theirs != 0)))
+            nonzero += int(np.count_nonzero(theirs))
         if not by_row:
             return None
-        return _compute_fit(np.concatenate(by_row, axis=1), by_column, square, equal / (rows * columns))
+        shares = equal / (rows * columns), inherited / max(1, nonzero)
+        return _compute_fit(np.concatenate(by_row, axis=1), by_column, square, shares)
 
 
 def differs_in_sample(submitted: Tensor, base: Tensor) -> bool:
@@ -209,7 +214,10 @@ def matrix_shape(tensor: Tensor) -> tuple[int, int]:
     return prod(leading), last
 
 
-def _compute_fit(rows: Floats, columns: Floats, square: float, unchanged: float) -> TensorFit | None:
+def _compute_fit(
+    rows: Floats, columns: Floats, square: float, shares: tuple[float, float]
+) -> TensorFit | None:
+    """`shares` are those of unchanged values and of inherited ones."""
     gain, mine, theirs = (float(total) for total in rows.sum(axis=1))
     if not (isfinite(mine) and isfinite(theirs) and isfinite(square)):
         raise NotFinite
@@ -218,7 +226,8 @@ def _compute_fit(rows: Floats, columns: Floats, square: float, unchanged: float)
     explained = max(float(np.nansum((lines[0] + lines[2]) ** 2 / lines[2])) for lines in (rows, columns))
     residual = max(0.0, mine - explained)
     return TensorFit(
-        unchanged=unchanged,
+        unchanged=shares[0],
+        inherited=shares[1],
         distance=sqrt(square / theirs),
         retained=1 + gain / theirs,
         added=sqrt(max(0.0, square / theirs - (gain / theirs) ** 2)),

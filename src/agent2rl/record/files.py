@@ -10,7 +10,7 @@ import stat
 import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,21 @@ def open_regular_file(path: Path) -> io.BufferedReader:
         file.close()
         raise OSError(errno.EINVAL, "not a regular file", str(path))
     return file
+
+
+def require_no_link(*paths: Path) -> None:
+    """Raise UserError if something that is to be written in a run directory is a link, a pipe or a device.
+
+    The run may be somebody else's, and the link may lead to a file of the user's.
+    """
+    for path in paths:
+        with suppress(FileNotFoundError):
+            mode = path.lstat().st_mode
+            if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+                raise UserError(
+                    f"{path} is neither a file nor a folder, so nothing is written there.",
+                    "No harness makes this. Remove it if you know where it comes from.",
+                )
 
 
 def read_regular_file(path: Path) -> bytes:

@@ -1,10 +1,11 @@
 """Record each second that a harness is alive, and finally when it died.
 
-    heart.py FILE < PIPE
+    heartbeat.py DESCRIPTOR < PIPE
 
 This is a separate process, because a thread cannot write while another one holds the interpreter or while the
 harness is stopped, and the agent's time continues meanwhile. The harness holds the other end of the pipe. The
-file is run by its path and uses only the standard library.
+open file is the run's lock, with a lock of its own that ends with this process (`run_lock.py`). This file is
+run by its path and uses only the standard library.
 
 A line has the time and the monotonic clock, so that two lines can be compared even if the system time was
 changed in between.
@@ -24,10 +25,10 @@ def format_heartbeat() -> bytes:
     return f"{time.time():017.3f} {time.monotonic():017.3f}\n".encode()
 
 
-def main(path: str) -> None:
+def main(file: int) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # they go to all processes of the harness
-    file, parent = os.open(path, os.O_WRONLY | os.O_CLOEXEC), os.getppid()
+    parent = os.getppid()
     closed_pipe: list[int] = []
     while not closed_pipe and os.getppid() == parent:
         with suppress(OSError):  # a full disk costs precision, not the run
@@ -38,4 +39,4 @@ def main(path: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(int(sys.argv[1]))

@@ -31,6 +31,7 @@ from agent2rl.record.files import (
     cut_torn_line,
     open_regular_file,
     read_regular_file,
+    require_no_link,
     sha256_text,
     write_atomically,
 )
@@ -267,6 +268,7 @@ def require_additions_intact(paths: RunPaths) -> str:
 
 def append_addition(paths: RunPaths, kind: AdditionKind, data: dict[str, JsonValue]) -> str:
     """Add a record to a closed run and return its hash. The caller holds the run's lock."""
+    require_no_link(paths.additions, paths.additions_head)
     repair_ledger(paths.additions, paths.additions_head)
     run_head = require_additions_intact(paths)
     chain = Ledger(paths.additions, paths.additions_head)

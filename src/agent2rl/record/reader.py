@@ -167,10 +167,18 @@ def read_events(paths: RunPaths, notes: list[str]) -> list[TimelineEvent]:
     return _read_lines(paths.events, TimelineEvent, notes)
 
 
-def read_rollouts(paths: RunPaths) -> Rollouts | None:
-    """Sum up what a run has played in its task's world so far; None if the timeline has nothing of it."""
-    parsed = [rollouts for event in read_events(paths, []) if (rollouts := parse_rollouts(event))]
-    return sum(parsed, Rollouts()) if parsed else None
+def read_rollouts(view: RunView) -> Rollouts | None:
+    """Return what a run has played in its task's world, so far if it has no result; None if nothing is known.
+
+    A run with a limit of steps has played something or nothing. Without one, the record of a run that has
+    played nothing does not say whether there is a world.
+    """
+    if view.result:
+        return view.result.rollouts
+    events = _read_lines(view.paths.events, TimelineEvent, [], containing=b'"rollouts"')
+    parsed = [rollouts for event in events if (rollouts := parse_rollouts(event))]
+    limited = view.spec.budget.environment_steps is not None
+    return sum(parsed, Rollouts()) if parsed or limited else None
 
 
 def parse_rollouts(event: TimelineEvent) -> Rollouts | None:
@@ -235,8 +243,8 @@ def _read_record(path: Path, kind: type[R], notes: list[str]) -> R | None:
     return None
 
 
-def _read_lines(path: Path, kind: type[R], notes: list[str]) -> list[R]:
-    """Read a file with one record per line. The last line may be incomplete."""
+def _read_lines(path: Path, kind: type[R], notes: list[str], containing: bytes = b"") -> list[R]:
+    """Read the records in the lines of a file that contain this. The last line may be incomplete."""
     try:
         *lines, _ = read_regular_file(path).split(b"\n")
     except OSError as error:
@@ -244,6 +252,8 @@ def _read_lines(path: Path, kind: type[R], notes: list[str]) -> list[R]:
         return []
     records, bad = [], 0
     for line in lines:
+        if containing not in line:
+            continue
         try:
             records.append(kind.model_validate_json(line))
         except ValidationError:

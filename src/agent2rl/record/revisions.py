@@ -5,9 +5,7 @@ says why the revision was taken. The workspace's own git repositories are never 
 """
 
 import hashlib
-import os
 import re
-import stat
 import sys
 import threading
 import time
@@ -24,6 +22,7 @@ from dulwich.repo import Repo
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import Record
 from agent2rl.record.code_diff import diff_trees, escape_path
+from agent2rl.record.git_objects import InvalidObjects, check_repository
 from agent2rl.record.workspace_reader import SnapshotFile, WorkspaceReader, make_placeholder
 
 BRANCH = Ref(b"refs/heads/main")
@@ -40,6 +39,8 @@ replaced by their hash. Beyond both, all new content is left out."""
 BLOCK_BYTES = 4096
 """Minimum disk space of an object."""
 FULL = b"agent2rl: not kept: the record of code is full\n"
+LEADING_ELSEWHERE = frozenset({b"", b".", b"..", b".git"})
+"""Parts of names that git refuses and its objects may have all the same."""
 LINE = re.compile(r"[^\x20-\x7e]")
 
 
@@ -146,13 +147,14 @@ class RevisionRecorder:
 
 
 def _open_repository(path: Path) -> Repo:
-    """Open a repository that may be somebody else's: links lead out of it, and a pipe blocks its reader."""
-    for folder, folders, files in os.walk(path):
-        for name in (*folders, *files):
-            with suppress(FileNotFoundError):  # in an active run, git's files come and go
-                mode = Path(folder, name).lstat().st_mode
-                if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-                    raise OSError(f"{_sanitize_message(name)} is neither a file nor a folder")
+    """Open a repository that may be somebody else's."""
+    try:
+        check_repository(path)
+    except InvalidObjects as error:
+        raise UserError(
+            f"The record of code in {path} is not read: {error}.",
+            "No harness writes this. `agent2rl verify` checks the rest of the run.",
+        ) from error
     return Repo(str(path))
 
 
@@ -264,7 +266,13 @@ def read_revision_files(path: Path, number: int) -> Iterator[SnapshotFile]:
     with _open_repository(path) as repo:
         tree = _find_tree(repo, path, number)
         for entry in repo.object_store.iter_tree_contents(tree) if tree else ():
-            yield SnapshotFile(tuple(entry.path.split(b"/")), entry.mode, repo[entry.sha].as_raw_string())
+            parts = tuple(entry.path.split(b"/"))
+            if not LEADING_ELSEWHERE.isdisjoint(parts):
+                raise UserError(
+                    f"Revision {number} has a file that is named {escape_path(entry.path)!r}.",
+                    "No harness writes this, and it could lead out of a folder.",
+                )
+            yield SnapshotFile(parts, entry.mode, repo[entry.sha].as_raw_string())
 
 
 class RevisionReader:

@@ -2,6 +2,9 @@
 
 The time is written into the file, because copying the run directory would change the file's own time.
 
+A lock of the first byte is the harness's. A lock of the second byte is its heartbeat process's: on a busy
+machine that process may note the harness's death only after another harness has the first one.
+
 Readers never take the lock, not even briefly, because that could block a harness that starts at that moment.
 """
 
@@ -19,11 +22,16 @@ from typing import NamedTuple, Self
 from agent2rl.core.errors import MachineError, UserError
 from agent2rl.core.unix import O_CLOEXEC, O_NONBLOCK, fcntl
 from agent2rl.record import heartbeat
+from agent2rl.record.files import require_no_link
 from agent2rl.record.heartbeat import BEAT_SECONDS
 
 FLOCK_FORMAT = "hhqqi0q"
 """The kernel's struct flock: type, whence, start, length, process."""
+HARNESS_BYTE, HEART_BYTE = 0, 1
 DIE_SECONDS = 5.0
+LAST_BEAT_SECONDS = 30.0
+"""How long to wait until the heartbeat process of a dead harness has noted the death."""
+POLL_SECONDS = 0.01
 HEARTBEAT_BYTES = 100
 ALIVE_SECONDS = 60.0
 """A heartbeat of the last minute counts as alive; clocks of two machines may differ."""
@@ -40,6 +48,7 @@ class RunLock:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        require_no_link(path)
         try:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
@@ -51,22 +60,21 @@ class RunLock:
         self._thread: threading.Thread | None = None
         self._heart: subprocess.Popen[bytes] | None = None
         try:
-            fcntl.fcntl(self._file, fcntl.F_OFD_SETLK, _pack_flock())
+            fcntl.fcntl(self._file, fcntl.F_OFD_SETLK, _pack_flock(HARNESS_BYTE))
         except BlockingIOError:
             os.close(self._file)
             raise UserError(
                 f"A harness is at work on {path.parent.name}.", "`agent2rl show` says how far it is."
             ) from None
-        self.last_beat = self._read_heartbeat()
+        self.last_beat = self._read_last_beat()
         """When the previous harness was last alive; None if unknown."""
 
     def start_heartbeat(self) -> None:
         """Start recording this harness's heartbeat."""
         os.pwrite(self._file, heartbeat.format_heartbeat(), 0)
-        command = [sys.executable, "-I", "-S", heartbeat.__file__, str(self._path)]
         with suppress(OSError):
-            self._heart = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
-        self._thread = threading.Thread(target=self._replace_heartbeat, name="heart", daemon=True)
+            self._heart = self._start_heart()
+        self._thread = threading.Thread(target=self._beat, name="heart", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
@@ -86,15 +94,34 @@ class RunLock:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _replace_heartbeat(self) -> None:
-        """Write a heartbeat if the heartbeat process did not start or was killed."""
-        while not self._released.wait(BEAT_SECONDS):
-            if self._heart is None or self._heart.poll() is not None:
-                with suppress(OSError):
-                    os.pwrite(self._file, heartbeat.format_heartbeat(), 0)
+    def _start_heart(self) -> subprocess.Popen[bytes]:
+        """Start the heartbeat process. It inherits its lock, so it holds it before it runs."""
+        file = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            with suppress(OSError):  # a heart that stands still still holds it
+                fcntl.fcntl(file, fcntl.F_OFD_SETLK, _pack_flock(HEART_BYTE))
+            command = [sys.executable, "-I", "-S", heartbeat.__file__, str(file)]
+            return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True, pass_fds=[file])
+        finally:
+            os.close(file)
 
-    def _read_heartbeat(self) -> Heartbeat | None:
-        return _parse_heartbeat(os.pread(self._file, HEARTBEAT_BYTES, 0))
+    def _beat(self) -> None:
+        """Beat here too: the heartbeat process may be killed, stopped, or without a processor."""
+        while not self._released.wait(BEAT_SECONDS):
+            with suppress(OSError):
+                os.pwrite(self._file, heartbeat.format_heartbeat(), 0)
+
+    def _read_last_beat(self) -> Heartbeat | None:
+        """Return the last beat of the harness before, which has died by now, when its heart has noted it."""
+        now, deadline = Heartbeat(time.time(), time.monotonic()), time.monotonic() + LAST_BEAT_SECONDS
+        waited = False
+        while _is_locked(self._file, HEART_BYTE) and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)
+            waited = True
+        beat = _parse_heartbeat(os.pread(self._file, HEARTBEAT_BYTES, 0))
+        if waited and beat and beat.monotonic and now.monotonic and beat.monotonic > now.monotonic:
+            return now
+        return beat
 
 
 def _parse_heartbeat(text: bytes) -> Heartbeat | None:
@@ -114,13 +141,18 @@ def is_held(path: Path) -> bool:
     except OSError:  # missing, or not accessible
         return False
     try:
-        reply = fcntl.fcntl(file, fcntl.F_OFD_GETLK, _pack_flock())
+        return _is_locked(file, HARNESS_BYTE)
     except OSError:  # not a file that can be locked
         return False
     except (AttributeError, MachineError):  # not Linux
         return _has_fresh_heartbeat(file)
     finally:
         os.close(file)
+
+
+def _is_locked(file: int, byte: int) -> bool:
+    """Return whether somebody else holds the lock of a byte."""
+    reply = fcntl.fcntl(file, fcntl.F_OFD_GETLK, _pack_flock(byte))
     kind: int = struct.unpack(FLOCK_FORMAT, reply)[0]
     return kind != fcntl.F_UNLCK
 
@@ -132,5 +164,5 @@ def _has_fresh_heartbeat(file: int) -> bool:
     return False
 
 
-def _pack_flock() -> bytes:
-    return struct.pack(FLOCK_FORMAT, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+def _pack_flock(byte: int) -> bytes:
+    return struct.pack(FLOCK_FORMAT, fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)

@@ -11,7 +11,7 @@ from markupsafe import Markup, escape
 from agent2rl.analysis.findings import AttemptFindings, PrintedCurve
 from agent2rl.core.audit_records import FLAG_NAMES
 from agent2rl.core.grading_records import ExampleResult
-from agent2rl.core.records import RolloutCounts, Rollouts
+from agent2rl.core.records import RolloutCounts
 from agent2rl.report import formatting, headline, page_templates, run_changes, sections, tables
 from agent2rl.report.report_data import ReportData
 from agent2rl.report.run_changes import choose_answers
@@ -180,7 +180,7 @@ def page(data: ReportData, figures: Mapping[str, str]) -> str:
         activities=sections.build_activity_rows(data.findings.time),
         trainings=sections.build_training_rows(data),
         setup=build_setup_rows(data),
-        rollout_rows=tables.build_rollout_rows(rollouts) if (rollouts := _get_rollouts(data)) else [],
+        rollout_rows=tables.build_rollout_rows(data.rollouts) if data.rollouts else [],
         groups=_compare_groups(data),
         world=measure_world_results(data),
         panel=tables.build_panel_rows(data.view.result),
@@ -188,10 +188,6 @@ def page(data: ReportData, figures: Mapping[str, str]) -> str:
         tones=TONES,
         most_evidence=MOST_EVIDENCE,
     )
-
-
-def _get_rollouts(data: ReportData) -> Rollouts | None:
-    return data.view.result.rollouts if data.view.result else None
 
 
 def _describe_contents(attempt: AttemptFindings) -> str:

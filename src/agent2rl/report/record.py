@@ -9,7 +9,7 @@ from typing import Self
 from agent2rl.analysis.findings import Findings
 from agent2rl.core.audit_records import Audit
 from agent2rl.core.grading_records import Contamination, EvalScore, Submission
-from agent2rl.core.records import Record, RunResult, RunSpec
+from agent2rl.core.records import Record, Rollouts, RunResult, RunSpec
 from agent2rl.core.reproduction import Reproduction
 from agent2rl.core.self_reports import AttemptClaims
 from agent2rl.record.reader import State
@@ -30,6 +30,10 @@ class RunReport(Record):
     """Whether evaluation data was found in the workspace; None if it was not searched."""
     result: RunResult | None
     """None while the run is in progress, or if it crashed."""
+    rollouts: Rollouts | None = None
+    """What was played in the task's world; so far, if the run has no result. None if nothing is known."""
+    environment_steps_left: int | None = None
+    """None if there is no limit."""
     findings: Findings
     reproductions: tuple[Reproduction, ...] = ()
     """Attempts to train a submission again from its recorded code, oldest first."""
@@ -55,6 +59,10 @@ class RunReport(Record):
             contamination=view.contamination,
             contaminated=view.contaminated,
             result=view.result,
+            rollouts=data.rollouts,
+            environment_steps_left=(
+                data.rollouts.count_steps_left(view.spec.budget.environment_steps) if data.rollouts else None
+            ),
             findings=data.findings,
             reproductions=view.reproductions,
             claims=data.claims,

@@ -12,6 +12,7 @@ from agent2rl.core.events import DriverRequest, FileSeen, ResourceSample
 from agent2rl.core.grading_records import ExampleResult, Split
 from agent2rl.core.llm import LlmExchange
 from agent2rl.core.record import Record
+from agent2rl.core.records import Rollouts
 from agent2rl.core.self_reports import AttemptClaims
 from agent2rl.record.reader import RunView
 from agent2rl.record.revisions import Revision
@@ -67,3 +68,12 @@ class ReportData:
     llm_summary: LlmSummary | None = None
     digest: RunDigest | None = None
     """What statistics over many runs need from this one."""
+
+    @property
+    def rollouts(self) -> Rollouts | None:
+        """What was played in the task's world; so far, if the run has no result. None if nothing is known."""
+        if self.view.result:
+            return self.view.result.rollouts
+        if self.timeline.played:
+            return Rollouts(**self.timeline.played[-1].model_dump(exclude={"at"}))
+        return None if self.view.spec.budget.environment_steps is None else Rollouts()

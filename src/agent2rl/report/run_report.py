@@ -20,7 +20,7 @@ from agent2rl.analysis.findings import AttemptFindings, CumulativeRollouts, Evid
 from agent2rl.analysis.recorded_run import RecordedRun, read_recorded_run
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import Rollouts
-from agent2rl.record.files import move_into, write_atomically, write_record
+from agent2rl.record.files import move_into, require_no_link, write_atomically, write_record
 from agent2rl.record.paths import RunPaths
 from agent2rl.record.revisions import RevisionReader
 from agent2rl.report import digests, html, markdown
@@ -66,6 +66,8 @@ def write_report(paths: RunPaths, data: ReportData | None = None, folder: Path |
     data = data or gather_report_data(paths)
     report = RunReport.from_report_data(data)
     target = folder or paths.report
+    if folder is None:
+        require_no_link(paths.report, paths.figures)
     from agent2rl.report import run_figures
 
     try:

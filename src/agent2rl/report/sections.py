@@ -303,7 +303,7 @@ def _check_audit(data: ReportData) -> list[IntegrityCheck]:
 
 def _check_rollouts(data: ReportData) -> list[IntegrityCheck]:
     """Check the claimed episodes, if there are any."""
-    rollouts = data.view.result.rollouts if data.view.result else None
+    rollouts = data.rollouts
     if rollouts is None or not rollouts.claimed.episodes:
         return []
     counts = [

@@ -40,10 +40,10 @@ MOST_HOSTS, MOST_PACKAGES = 5, 20
 """How many hosts and packages a row lists."""
 
 
-def build_headline_rows(view: RunView, played: Rollouts | None = None) -> Rows:
+def build_headline_rows(view: RunView, rollouts: Rollouts | None = None) -> Rows:
     """Return what was run and what the result is.
 
-    `played` is what a run without a result has played in its task's world so far.
+    `rollouts` are those so far of a run without a result.
     """
     spec = view.spec
     rows: Rows = [
@@ -77,9 +77,9 @@ def build_headline_rows(view: RunView, played: Rollouts | None = None) -> Rows:
         rows.append(("baseline", format_score(view.baseline)))
     if view.result:
         rows += _build_result_rows(view.result, view.spec.budget)
-    elif played:
-        rows += build_rollout_rows(played)
-        rows.append(("environment steps", describe_step_budget(played, spec.budget)))
+    elif rollouts:
+        rows += build_rollout_rows(rollouts)
+        rows.append(("environment steps", describe_step_budget(rollouts, spec.budget)))
     if view.audit:
         rows.append(("audit", describe_audit(view.audit)))
     if view.submissions:
@@ -367,11 +367,9 @@ def describe_rollouts(counts: RolloutCounts) -> str:
 
 
 def describe_step_budget(rollouts: Rollouts, budget: Budget) -> str:
-    played = rollouts.played.steps
-    if budget.environment_steps is None:
-        return f"{played:,} played, unlimited"
-    left = max(0, budget.environment_steps - played)
-    return f"{played:,} played, {left:,} left of {budget.environment_steps:,}"
+    played, limit = rollouts.played.steps, budget.environment_steps
+    left = rollouts.count_steps_left(limit)
+    return f"{played:,} played, " + ("unlimited" if left is None else f"{left:,} left of {limit:,}")
 
 
 def describe_usage(usage: LlmUsage) -> str:

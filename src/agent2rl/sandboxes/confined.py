@@ -5,6 +5,7 @@ What it uses instead:
     a user of its own       if the harness is root: a uid that nothing else uses, without capabilities
     Landlock                files, TCP ports; signals and abstract sockets on newer kernels (`landlock`)
     a system-call filter    as in bubblewrap, no internet protocol but TCP, no System V objects
+    a broker                makes its TCP sockets, which reach this machine only (`loopback_sockets`)
     a guard                 adopts and kills all processes (`confined_guard`)
     rlimits, no_new_privs   as in bubblewrap
 
@@ -16,6 +17,7 @@ Rules can only allow, and they hold for everything below a directory. Where a hi
 directory, its siblings are allowed one by one. The names below it can be listed, the files cannot be opened.
 """
 
+import functools
 import json
 import os
 import subprocess
@@ -32,6 +34,7 @@ from agent2rl.sandboxes import (
     bubblewrap,
     directory_access,
     landlock,
+    loopback_sockets,
     resource_limits,
     seccomp,
     selftest,
@@ -49,6 +52,7 @@ SHARED_MEMORY = "/dev/shm"
 GIT_SETTINGS = "[safe]\n\tdirectory = *\n"
 """git refuses a repository that belongs to another user, and the workspace belongs to root."""
 OWN_PROCESSES = 1
+BROKER_SECONDS = 30.0
 SECONDS_TO_DIE = 30.0
 SLOTS = 64
 """Sandboxes that one harness process can have at once."""
@@ -61,11 +65,11 @@ class ConfinedSandbox:
 
     def check(self, hidden: tuple[Path, ...] = ()) -> Isolation:
         view.require_hideable(hidden)
-        gaps = list_gaps(landlock.read_version(), is_root=os.geteuid() == 0)
+        gaps = list_gaps(landlock.read_version(), os.geteuid() == 0, can_broker_sockets())
         return selftest.run_self_test("confined", self, hidden, gaps, selftest.SHARED_HOST_NAMES)
 
     def run(self, command: Command, enclosure: Enclosure, stop: threading.Event) -> Exit:
-        version = require_landlock()
+        version, has_broker = require_landlock(), can_broker_sockets()
         enclosure = supervise.resolve_enclosure(enclosure)
         mounts = supervise.collect_mounts(command, enclosure)
         command = renumber_visible_gpus(command, enclosure.gpus)
@@ -77,7 +81,8 @@ class ConfinedSandbox:
                 "uid": uid,
                 "ruleset": ruleset.descriptor,
                 "ports": version >= landlock.TCP_FROM,
-                "filter": seccomp.build_filter(shares_namespaces=True).hex(),
+                "filter": seccomp.build_filter(shares_namespaces=True, passes_tcp=has_broker).hex(),
+                "broker": has_broker,
             }
             home, temporary = (str(enclosure.scratch / name) for name in ("home", "tmp"))
             with _open_settings(settings) as descriptor, _let_pass(uid, shown):
@@ -89,7 +94,7 @@ class ConfinedSandbox:
                         "limits": _make_rlimits(enclosure.limits.processes, uid),
                     },
                     members=_list_members,
-                    own_processes=OWN_PROCESSES,
+                    own_processes=OWN_PROCESSES + has_broker,
                     end=_end_guard,
                     descriptors=(descriptor, ruleset.descriptor),
                     directory=enclosure.workspace,
@@ -97,8 +102,11 @@ class ConfinedSandbox:
                 return supervise_sandbox(start, enclosure, stop)
 
 
-def list_gaps(version: int, is_root: bool) -> dict[str, str]:
-    """Return the promises that this sandbox does not make with this Landlock, each with the reason."""
+def list_gaps(version: int, is_root: bool, has_broker: bool) -> dict[str, str]:
+    """Return the promises that this sandbox does not make with this Landlock, each with the reason.
+
+    `has_broker`: TCP sockets can be bound to the loopback device.
+    """
     gaps = {
         "files": "Names, sizes and times of the host's files can be seen. Their content cannot be read.",
         "hidden": "Names in these directories can be listed. Their files cannot be opened.",
@@ -109,7 +117,16 @@ def list_gaps(version: int, is_root: bool) -> dict[str, str]:
         + " can be reached.",
     }
     if version < landlock.TCP_FROM:
-        gaps["network"] = "This kernel's Landlock cannot restrict TCP: it needs Linux 6.7."
+        gaps["network"] = "This kernel's Landlock cannot restrict TCP: it needs Linux 6.7. " + (
+            "TCP services of this machine can be reached, and no other host."
+            if has_broker
+            else "The network of this machine can be used."
+        )
+    elif not has_broker:
+        gaps["network"] = (
+            "TCP sockets cannot be bound to the loopback device here, so the ports of the run's services are "
+            "open to every host."
+        )
     if version < landlock.SCOPES_FROM:
         gaps["abstract-sockets"] = "This kernel's Landlock cannot restrict them: it needs Linux 6.12."
     if not is_root:
@@ -122,6 +139,24 @@ def list_gaps(version: int, is_root: bool) -> dict[str, str]:
             gaps["signals"] = f"{same_user} This kernel's Landlock cannot restrict signals."
             gaps["daemon"] = f"{same_user} It can kill the guard that ends its daemons."
     return gaps
+
+
+@functools.cache
+def can_broker_sockets() -> bool:
+    """Check whether a broker can make the sandbox's TCP sockets here, by trying it."""
+    code = seccomp.build_filter(shares_namespaces=True, passes_tcp=True).hex()
+    try:
+        tried = subprocess.run(
+            [BARE_PYTHON, "-I", "-S", loopback_sockets.__file__, code],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=BROKER_SECONDS,
+            start_new_session=True,  # Ctrl-C at a terminal is for the harness alone
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return False
+    return tried.returncode == 0
 
 
 def require_landlock() -> int:

@@ -9,6 +9,7 @@ It is started by path as `python -I -S confined_guard.py N`, where N is a descri
     ruleset     descriptor of the Landlock ruleset
     ports       whether the ruleset restricts TCP ports
     filter      the system-call filter, in hexadecimal
+    broker      whether the filter passes TCP sockets on to a broker (`loopback_sockets`)
 
 The child gets its plan on stdin, as in the other sandboxes, and applies the ruleset and the filter once it
 knows the ports of its service sockets. The guard adopts every process that loses its parent, so none is lost.
@@ -28,10 +29,11 @@ import time
 # By path, because -I leaves this package out. All imports are done before anything is confined.
 sys.path.insert(0, __file__.rsplit("/", 3)[0])
 
-from agent2rl.sandboxes import inside, landlock
+from agent2rl.sandboxes import inside, landlock, loopback_sockets
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import socket
     from typing import Any
 
 SET_PARENT_DEATH_SIGNAL, DROP_BOUND, SET_SUBREAPER = 1, 24, 36
@@ -52,21 +54,26 @@ def main() -> int:
     inside.call_prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
     if os.getppid() != settings["harness"]:  # it died before the line above
         return inside.HARNESS_GONE
+    link = loopback_sockets.start_broker(settings["uid"]) if settings["broker"] else None
     child = os.fork()
     if child == 0:
-        _run_child(settings)
-    _close_descriptors()
+        _run_child(settings, link)
+    _close_descriptors(link)
     code = _wait_for_end(child)
+    if link:
+        link.close()
     _kill_everything(settings["uid"])
     return code
 
 
-def _close_descriptors() -> None:
+def _close_descriptors(link: "socket.socket | None") -> None:
     """Leave the pipes to the child; only its messages about errors go to the log."""
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
     os.dup2(nothing, 1)
-    os.closerange(3, 1 << 16)
+    kept = link.fileno() if link else 2
+    os.closerange(3, kept)
+    os.closerange(kept + 1, 1 << 16)
 
 
 def _wait_for_end(child: int) -> int:
@@ -132,14 +139,14 @@ def _kill_descendants() -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def _run_child(settings: "dict[str, Any]") -> None:
+def _run_child(settings: "dict[str, Any]", link: "socket.socket | None") -> None:
     """Drop the privileges and become the program that starts the command. Never returns."""
     try:
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         inside.mark_process()  # later, its files in /proc may belong to root
         if settings["uid"] is not None:
             _become_user(settings["uid"])
-        code = inside.main(lambda ports: _confine(settings, ports))
+        code = inside.main(lambda ports: _confine(settings, ports, link))
     except BaseException as error:
         os.write(2, f"{type(error).__name__}: {error}\n".encode())
         code = inside.NOT_STARTED
@@ -159,14 +166,19 @@ def _become_user(uid: int) -> None:
         raise OSError(ctypes.get_errno(), "the capabilities cannot be dropped")
 
 
-def _confine(settings: "dict[str, Any]", ports: "list[int]") -> None:
+def _confine(settings: "dict[str, Any]", ports: "list[int]", link: "socket.socket | None") -> None:
     inside.call_prctl(inside.SET_NO_NEW_PRIVILEGES, 1)
     if settings["ports"]:
         for port in ports:
             landlock.allow_connections(settings["ruleset"], port)
     landlock.restrict_thread(settings["ruleset"])
     os.close(settings["ruleset"])
-    inside.install_filter(bytes.fromhex(settings["filter"]))
+    code = bytes.fromhex(settings["filter"])
+    if link is None:
+        inside.install_filter(code)
+        return
+    loopback_sockets.hand_listener(link, loopback_sockets.install_with_listener(code))
+    link.close()
 
 
 if __name__ == "__main__":

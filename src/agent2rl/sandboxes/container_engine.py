@@ -22,7 +22,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from agent2rl.core.errors import MachineError, UserError
@@ -180,6 +180,14 @@ def _find_root_image(engine: ContainerEngine, archive: bytes) -> str:
 
 def _read_image_id(engine: ContainerEngine, image: str) -> str:
     return engine.run("image", "inspect", "--format", "{{.Id}}", image)
+
+
+def list_volumes(engine: ContainerEngine, image: str) -> list[PurePosixPath]:
+    """Return the directories of an image that the engine would make writable, whatever its root is."""
+    if engine.is_podman:  # it is told to ignore them
+        return []
+    volumes = json.loads(engine.run("image", "inspect", "--format", "{{json .Config.Volumes}}", image)) or {}
+    return [PurePosixPath(volume) for volume in sorted(volumes)]
 
 
 def make_root_archive() -> bytes:

@@ -61,8 +61,11 @@ class ContainerSandbox:
         engine = container_engine.find_engine(self.engine)
         user = choose_user(enclosure.role, engine)
         with stage_container(command, enclosure, user, has_own_system=bool(self.image)) as staged:
+            image = container_engine.find_image(engine, self.image)
+            if self.image:
+                staged.view.cover_image(container_engine.list_volumes(engine, image))
             staged.view.make_mount_points()
-            arguments = self._make_arguments(engine, user, staged)
+            arguments = self._make_arguments(engine, user, staged, image)
             with container_engine.created_container(engine, arguments) as container:
                 start = SandboxStart(
                     argv=(engine.program, "start", "--attach", "--interactive", container),
@@ -75,7 +78,7 @@ class ContainerSandbox:
                 return supervise_sandbox(start, staged.enclosure, stop)
 
     def _make_arguments(
-        self, engine: ContainerEngine, user: SandboxUser, staged: StagedContainer
+        self, engine: ContainerEngine, user: SandboxUser, staged: StagedContainer, image: str
     ) -> list[str]:
         """Return the arguments of `create`, without the container's name."""
         seen, role = staged.view, staged.enclosure.role
@@ -92,7 +95,7 @@ class ContainerSandbox:
             *_make_limit_arguments(engine, staged.enclosure, seen.shared_memory_bytes),
             *seen.make_mount_options(),
             *devices,
-            *(f"--entrypoint={program}", container_engine.find_image(engine, self.image), *arguments),
+            *(f"--entrypoint={program}", image, *arguments),
         ]
 
 

@@ -26,6 +26,7 @@ from agent2rl.sandboxes.gpu_devices import list_device_mounts, renumber_visible_
 # lie in a directory of their own, which no mount shows.
 
 
+CLOSED = (PurePosixPath("/root"),)
 MOUNT_TABLE = Path("/proc/self/mountinfo")
 
 
@@ -73,6 +74,17 @@ class ContainerView(view.FileSystemView):
         self.shared_memory_bytes = view.limit_shared_memory(enclosure.limits.memory_bytes)
         if enclosure.role != "program":
             self.devices = list_device_mounts(enclosure.gpus)
+
+    def cover_image(self, volumes: Iterable[PurePosixPath]) -> None:
+        """Show empty directories in place of an image's volumes, and of its /root if something lies in it.
+
+        A volume would be writable, and an image gives /root to root alone. Call this after all else is added.
+        """
+        closed = [path for path in CLOSED if any(path in target.parents for target in self.binds)]
+        for target in (*volumes, *closed):
+            if target not in self.binds:
+                self.binds[target] = ContainerBind(self._make_directory(), False)
+                self._covers.add(target)
 
     def make_mount_points(self, root: Path | None = None) -> None:
         """Create the mount points that lie in covers and in writable directories. Call this last.

@@ -175,13 +175,18 @@ def _interfaces_up() -> set[str]:
 
 
 def _is_offline(port: int) -> bool:
-    """Check that no address answers. Where the host's interfaces are visible, a rule must refuse all."""
+    """Check that no address answers.
+
+    Where the host's interfaces are visible, a rule must refuse all, and the sockets must be the loopback's:
+    the rule knows only ports.
+    """
     here = ("127.0.0.1", port)
     if _interfaces_up() == {"lo"}:
         return not _can_connect(SOMEWHERE) and not _can_connect(here)
     families = (socket.AF_INET, socket.AF_INET6)
     has_datagrams = any(_has_socket(family, socket.SOCK_DGRAM) for family in families)
-    return _is_refused(SOMEWHERE) and _is_refused(here) and not has_datagrams
+    refused = _is_refused(SOMEWHERE) and _is_refused(here) and not has_datagrams
+    return refused and all(_is_bound_to_loopback(family) for family in families)
 
 
 def _can_connect(address: tuple[str, int] | str, family: int = socket.AF_INET) -> bool:
@@ -207,6 +212,17 @@ def _is_refused(address: tuple[str, int]) -> bool:
     except OSError:
         return False
     return False
+
+
+def _is_bound_to_loopback(family: int) -> bool:
+    """Check it, after an attempt to undo it; a family that this kernel lacks reaches nothing."""
+    if not _has_socket(family):
+        return True
+    with socket.socket(family, socket.SOCK_STREAM) as made:
+        for device in (b"", b"eth0"):
+            with suppress(OSError):
+                made.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, device)
+        return made.getsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, 16).rstrip(b"\0") == b"lo"
 
 
 def _has_socket(family: int, kind: int = socket.SOCK_STREAM) -> bool:

@@ -188,6 +188,8 @@ F_SETLEASE = 1024
 """A lease on a file blocks others that open it, including the harness if it is the same user."""
 
 ALLOW = 0x7FFF0000
+PASS_ON = 0x7FC00000
+"""A process outside answers in place of the kernel (`loopback_sockets`)."""
 KILL = 0x80000000
 
 
@@ -233,8 +235,8 @@ def _filter_socket() -> list[Instruction]:
     ]
 
 
-def _filter_tcp_socket() -> list[Instruction]:
-    """Allow TCP alone of all internet sockets: Landlock restricts neither UDP nor other protocols."""
+def _filter_tcp_socket(answer: int) -> list[Instruction]:
+    """Leave TCP alone of all internet sockets: Landlock restricts neither UDP nor other protocols."""
     refusal: Instruction = (RETURN, 0, 0, make_refusal(errno.EACCES))
     stream = [
         (LOAD, 0, 0, _get_argument_offset(1)),
@@ -242,8 +244,8 @@ def _filter_tcp_socket() -> list[Instruction]:
         (EQUAL, 1, 0, SOCK_STREAM),
         refusal,
         (LOAD, 0, 0, _get_argument_offset(2)),
-        *_answer_when(EQUAL, IPPROTO_DEFAULT, ALLOW),
-        *_answer_when(EQUAL, IPPROTO_TCP, ALLOW),
+        *_answer_when(EQUAL, IPPROTO_DEFAULT, answer),
+        *_answer_when(EQUAL, IPPROTO_TCP, answer),
         refusal,
     ]
     family: Instruction = (LOAD, 0, 0, _get_argument_offset(0))
@@ -259,7 +261,9 @@ def _refuse_fast_open(machine: SyscallNumbers) -> list[Instruction]:
     return code
 
 
-def _build_instructions(machine: SyscallNumbers, shares_namespaces: bool) -> list[Instruction]:
+def _build_instructions(
+    machine: SyscallNumbers, shares_namespaces: bool, passes_tcp: bool
+) -> list[Instruction]:
     denied = make_refusal(errno.EPERM)
     allow: Instruction = (RETURN, 0, 0, ALLOW)
     code: list[Instruction] = [
@@ -277,7 +281,8 @@ def _build_instructions(machine: SyscallNumbers, shares_namespaces: bool) -> lis
     code += _answer_when(EQUAL, CLONE3, make_refusal(errno.ENOSYS))
     flags: Instruction = (LOAD, 0, 0, _get_argument_offset(0))
     code += _match_call(machine.clone, [flags, *_answer_when(ANY_BIT, NEW_NAMESPACE, denied), allow])
-    code += _match_call(machine.socket, _filter_tcp_socket() if shares_namespaces else _filter_socket())
+    tcp = _filter_tcp_socket(PASS_ON if passes_tcp else ALLOW)
+    code += _match_call(machine.socket, tcp if shares_namespaces else _filter_socket())
     code += _refuse_fast_open(machine) if shares_namespaces else []
     refusal: Instruction = (RETURN, 0, 0, make_refusal(errno.EAFNOSUPPORT))
     code += _match_call(machine.socketpair, [*_allow_families((AF_UNIX,)), refusal])
@@ -288,17 +293,20 @@ def _build_instructions(machine: SyscallNumbers, shares_namespaces: bool) -> lis
     return [*code, allow]
 
 
-def build_filter(machine: str = platform.machine(), shares_namespaces: bool = False) -> bytes:
+def build_filter(
+    machine: str = platform.machine(), shares_namespaces: bool = False, passes_tcp: bool = False
+) -> bytes:
     """Return the filter for an architecture, as an array of the kernel's `struct sock_filter`.
 
     `shares_namespaces` is for a sandbox in the host's network and IPC namespaces. Of the internet's protocols
     it leaves the one that Landlock can restrict. It refuses System V and POSIX objects that would outlive the
-    sandbox: their memory belongs to no process, so no limit counts it.
+    sandbox: their memory belongs to no process, so no limit counts it. `passes_tcp` is for such a sandbox
+    whose TCP sockets a broker makes.
     """
     if machine not in MACHINES:
         raise MachineError(
             f"There is no system-call filter for {machine!r} machines.",
             f"Use a machine with {', '.join(MACHINES)}, or --sandbox local, which isolates nothing.",
         )
-    instructions = _build_instructions(MACHINES[machine], shares_namespaces)
+    instructions = _build_instructions(MACHINES[machine], shares_namespaces, passes_tcp)
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in instructions)

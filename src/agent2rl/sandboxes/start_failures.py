@@ -88,6 +88,15 @@ ENGINE_FAILURES = {
         "The Python that runs agent2rl lies in a directory that the image closes, such as /root.",
         "Install agent2rl in a Python in another place. Without an image this one works.",
     ),
+    r"version `GLIBC_\S+' not found": FailureDiagnosis(
+        "The image's C library is older than the one that the Python of agent2rl needs.",
+        "Use an image of a newer distribution, or install agent2rl in a Python that works with older ones "
+        "(uv, conda).",
+    ),
+    r"(^|: )exec /\S*python\S*: no such file or directory": FailureDiagnosis(
+        "The image does not have the C library that the Python of agent2rl needs.",
+        "Use an image with glibc, such as one of Debian, Ubuntu or Fedora. Alpine has another C library.",
+    ),
     r"python\S*\W+(stat \S+ )?no such file or directory": FailureDiagnosis(
         "The image does not have the Python that runs agent2rl.",
         "Install agent2rl in a Python outside of /usr (uv, conda, pyenv), which is mounted in the image. Or "

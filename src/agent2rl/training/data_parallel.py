@@ -4,7 +4,7 @@ The weights are in shared memory; each worker has its own gradients, which are a
 larger model, the caller works alone.
 
     with DataParallelWorkers(model, {"loss": loss}) as workers:  # loss(job) returns a tensor
-        [total] = workers.accumulate_gradients("loss", jobs)     # the sum of the losses; sets the gradients
+        [total] = workers.accumulate_gradients("loss", shares)   # the sum of the losses; sets the gradients
 """
 
 import math
@@ -59,23 +59,24 @@ class DataParallelWorkers:
 
     def map_jobs(self, name: str, jobs: Sequence[Any]) -> list[Any]:
         """Run each job on some worker and return the results in order."""
-        return join_shares(self._run_on_workers("ask", name, jobs))
+        return join_shares(self._run_on_workers("ask", name, deal_shares(jobs, self.size)))
 
-    def accumulate_gradients(self, name: str, jobs: Sequence[Any]) -> list[float]:
+    def accumulate_gradients(self, name: str, shares: Sequence[Sequence[Any]]) -> list[float]:
         """Add the gradients of these losses to the model's, and return the sum of the losses.
 
-        A loss may be several numbers: the gradient is that of the first, and all are summed up.
+        There is a share of the jobs for each worker. A loss may be several numbers: the gradient is that of
+        the first, and all are summed up.
         """
-        parts = [part for part in self._run_on_workers("learn", name, jobs) if part]
+        parts = [part for part in self._run_on_workers("learn", name, shares) if part]
         totals = [math.fsum(column) for column in zip(*parts, strict=True)] or [0.0]
         for gradients in self._gradients:
             for weight, gradient in zip(self._weights, gradients, strict=True):
                 weight.grad = gradient.clone() if weight.grad is None else weight.grad.add_(gradient)
         return totals
 
-    def _run_on_workers(self, verb: str, name: str, jobs: Sequence[Any]) -> list[Any]:
+    def _run_on_workers(self, verb: str, name: str, shares: Sequence[Sequence[Any]]) -> list[Any]:
         """Run the jobs and return the result of each worker for its share."""
-        return self._workers.run([(verb, name, share) for share in deal_shares(jobs, self.size)])
+        return self._workers.run([(verb, name, share) for share in shares])
 
     @contextmanager
     def _open_worker(self, number: int) -> Iterator[Callable[[Any], Any]]:

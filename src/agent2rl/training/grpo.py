@@ -303,10 +303,10 @@ class _PolicyUpdater:
         sums, norms, tokens = [0.0] * len(LOSS_PARTS), [], 0
         for batch in batches:
             count = sum(row.count for row, _ in batch)
-            parts = pack_microbatches(
+            shares = pack_microbatches(
                 group_by_prompt(batch), self._pass_tokens, self._workers.size, self._share_prompts
             )
-            totals = self._workers.accumulate_gradients("loss", parts)
+            totals = self._workers.accumulate_gradients("loss", shares)
             sums = [a + b for a, b in zip(sums, totals, strict=True)]
             norms.append(self._optimizer.step(share, 1 / count, self._settings.hold))
             tokens += count

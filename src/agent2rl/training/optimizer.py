@@ -68,7 +68,10 @@ class ScheduledAdamW:
     def __init__(self, model: PreTrainedModel, learning_rate: float, weight_decay: float = 0.0) -> None:
         self._peak = learning_rate
         self._weights = [weight for weight in model.parameters() if weight.requires_grad]
-        self._adam = torch.optim.AdamW(self._weights, betas=(0.9, 0.999), weight_decay=weight_decay)
+        # Tensor by tensor it takes four times as long, and other workers wait for it.
+        self._adam = torch.optim.AdamW(
+            self._weights, betas=(0.9, 0.999), weight_decay=weight_decay, fused=True
+        )
 
     @property
     def learning_rate(self) -> float:

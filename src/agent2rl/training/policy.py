@@ -12,7 +12,7 @@ SFT and GRPO differ in the weight of a row: 1, or its advantage. Rows with the s
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -133,27 +133,42 @@ def shares_prompts(model: PreTrainedModel) -> bool:
 
 def pack_microbatches(
     groups: Sequence[PromptGroup], most: int, workers: int = 1, share_prompts: bool = True
-) -> list[list[PromptGroup]]:
-    """Pack groups into microbatches of at most `most` tokens.
+) -> list[list[list[PromptGroup]]]:
+    """Return the microbatches of each worker, of at most `most` tokens each.
 
-    Every worker gets about the same number of tokens, if there are enough rows.
+    Every worker gets about the same number of tokens, if there are enough rows. The first one updates the
+    weights while the others wait, so its share is the smallest.
     """
     total = sum(group.count_tokens(share_prompts) for group in groups)
     rounds = math.ceil(total / (most * workers)) if total else 0
     fair = min(most, math.ceil(total / (rounds * workers))) if rounds else most
     parts = [part for group in groups for part in _split_group(group, fair, share_prompts)]
-    batches: list[list[PromptGroup]] = []
-    sizes: list[int] = []
-    for part in sorted(parts, key=lambda part: part.count_tokens(share_prompts), reverse=True):
-        size = part.count_tokens(share_prompts)
-        fitting = [number for number, used in enumerate(sizes) if used + size <= fair]
-        if fitting:
-            emptiest = min(fitting, key=sizes.__getitem__)
-            batches[emptiest].append(part)
-            sizes[emptiest] += size
-        else:
-            batches.append([part])
-            sizes.append(size)
+    sizes = {id(part): part.count_tokens(share_prompts) for part in parts}
+    parts.sort(key=lambda part: sizes[id(part)], reverse=True)
+    shares = _spread_parts(parts, sizes, workers)
+    shares.sort(key=lambda share: sum(sizes[id(part)] for part in share))
+    return [
+        [batch for batch in _spread_parts(share, sizes, rounds, most) if batch] if share else []
+        for share in shares
+    ]
+
+
+def _spread_parts(
+    parts: Sequence[PromptGroup], sizes: Mapping[int, int], count: int, most: int | None = None
+) -> list[list[PromptGroup]]:
+    """Put each part, the largest first, into the emptiest of `count` batches, or into a further one if it
+    does not fit."""
+    batches: list[list[PromptGroup]] = [[] for _ in range(count)]
+    filled = [0] * count
+    for part in parts:
+        size = sizes[id(part)]
+        emptiest = min(range(len(batches)), key=filled.__getitem__)
+        if most is not None and batches[emptiest] and filled[emptiest] + size > most:
+            emptiest = len(batches)
+            batches.append([])
+            filled.append(0)
+        batches[emptiest].append(part)
+        filled[emptiest] += size
     return batches
 
 

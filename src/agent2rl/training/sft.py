@@ -94,8 +94,8 @@ def imitate(
                 break
             token_count = sum(rows[i].count for i in batch)
             chosen = [groups[i] for i in batch]
-            parts = pack_microbatches(chosen, pass_tokens, workers.size, share_prompts)
-            losses.append(workers.accumulate_gradients("loss", parts)[0] / token_count)
+            shares = pack_microbatches(chosen, pass_tokens, workers.size, share_prompts)
+            losses.append(workers.accumulate_gradients("loss", shares)[0] / token_count)
             optimizer.step(schedule.share, 1 / token_count)
             schedule.finish_step()
             read = sum(len(rows[i].prompt) + len(rows[i].tokens) for i in batch)

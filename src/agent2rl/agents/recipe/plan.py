@@ -18,7 +18,7 @@ LONG_SECONDS = 300.0
 TRAINING_TO_COST = 3.0
 """A later round trains this many times as long as everything else in it takes, if there is time; the last
 one at least as long."""
-HALFWAY_SHARE = 0.05
+HALFWAY_SHARE = 0.03
 """GRPO submits halfway only if that takes no larger share of the remaining time."""
 TARGET_GRPO_STEPS = 40
 """Desired GRPO steps of a round, if that leaves a step enough questions. A round of questions with fewer
@@ -27,7 +27,7 @@ SAMPLING_TO_STEP = 2.0
 """Duration of a step as a multiple of its sampling."""
 MOST_PROMPTS, FEWEST_PROMPTS = 64, 16
 """Questions per step: with fewer, the gradient is mostly noise, and the model gets worse."""
-FEWEST_GAMES = 24
+FEWEST_GAMES = 32
 """Games per step: episodes of several turns are noisier than answers, and a larger batch plays faster."""
 GAMES_PER_UPDATE = 4
 """The episodes of a step are learnt in several updates, each on those of so many games."""
@@ -45,8 +45,6 @@ PROBE_GAMES = 4
 DEMONSTRATIONS_PER_STEP = 4
 """Expert games per SFT step: they are longer than answers, and many small steps learn faster than few big
 ones (docs/design/training.md)."""
-ENOUGH_DEMONSTRATIONS = 50
-"""Demonstrations whose longest one limits the episodes of GRPO."""
 ANSWER_ROOM = 1.5
 """Maximum length of an answer as a multiple of the `NEARLY_ALL` quantile of training answers."""
 NEARLY_ALL = 0.99
@@ -103,15 +101,6 @@ def scale_rate_to_steps(seconds: float, sampling_seconds: float) -> float:
 def limit_answer_tokens(lengths: Sequence[int]) -> int:
     """Return the maximum length of sampled answers, given the lengths of the training answers."""
     return int(ANSWER_ROOM * sorted(lengths)[int(NEARLY_ALL * (len(lengths) - 1))]) + 1
-
-
-def limit_turns(lengths: Sequence[int]) -> int | None:
-    """Return the most turns of an episode in training, given the lengths of the demonstrations.
-
-    An episode that is longer than any of the expert's is rarely won, and costs the most. Few demonstrations
-    do not tell how long a game may be.
-    """
-    return max(lengths) if len(lengths) >= ENOUGH_DEMONSTRATIONS else None
 
 
 def choose_epochs(examples: int) -> int:

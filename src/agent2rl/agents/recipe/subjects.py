@@ -234,9 +234,7 @@ class WorldSubject:
     def read(cls, workspace: Path, data: Path) -> "WorldSubject":
         world, evaluator = count_steps(open_world(data)), _load_evaluator(workspace / "eval.py")
         parts = (evaluator.prompt, evaluator.action, evaluator.sampling, evaluator.get_kind)
-        shown = read_demonstrations(data)
-        turns = plan.limit_turns([len(game.turns) for game in shown])
-        return cls(world, Arena(world.environment, *parts, most_turns=turns), shown)
+        return cls(world, Arena(world.environment, *parts), read_demonstrations(data))
 
     def stages(self, wanted: Sequence[str]) -> list[str]:
         """Return the wanted stages; SFT only if there is an expert or a file of its games."""

@@ -86,6 +86,7 @@ class ChatContinuation:
         }
         self._special_ids = frozenset(specials)
         self._specials = tuple(specials.values())
+        self._last_special = ""
 
     def encode_chats(self, chats: Sequence[Chat], earlier: Sequence[EncodedChat | None]) -> list[EncodedChat]:
         """Encode chats. `earlier` has what a call returned for the chat without its last two messages."""
@@ -98,10 +99,10 @@ class ChatContinuation:
             ]
             for (place, _, _), found in zip(pairs, self._continue_chats(pairs), strict=True):
                 encoded[place] = found
-        rest = [place for place in range(len(chats)) if place not in encoded]
-        texts = self._render([chats[place] for place in rest])
-        for place, text, ids in zip(rest, texts, self._encode(texts), strict=True):
-            encoded[place] = EncodedChat(len(chats[place]), text, ids)
+        if rest := [place for place in range(len(chats)) if place not in encoded]:
+            texts = self._render([chats[place] for place in rest])
+            for place, text, ids in zip(rest, texts, self._encode(texts), strict=True):
+                encoded[place] = EncodedChat(len(chats[place]), text, ids)
         return [encoded[place] for place in range(len(chats))]
 
     def _can_continue(self) -> bool:
@@ -133,9 +134,13 @@ class ChatContinuation:
 
     def _find_stable_part(self, part: EncodedChat) -> tuple[int, int]:
         """Return the characters and the tokens up to the last special token."""
-        end, special = (
-            max((part.text.rfind(token), token) for token in self._specials) if self._specials else (-1, "")
-        )
+        end, special = -1, ""
+        # Only the text behind the last one found is searched for others: most are nowhere in it.
+        for token in (self._last_special, *self._specials):
+            start = part.text.rfind(token, max(end, 0)) if token else -1
+            if (start, token) > (end, special):
+                end, special = start, token
+        self._last_special = special
         if end < 0:
             return 0, 0
         last = next((n for n in range(len(part.ids) - 1, -1, -1) if part.ids[n] in self._special_ids), -1)

@@ -21,7 +21,11 @@ from pathlib import Path
 from agent2rl.core.environment import EnvironmentStep, World
 from agent2rl.core.errors import UserError, WorldError
 from agent2rl.core.task import Example, require_evaluator_folder
-from agent2rl.environments.examples import read_step_limit, read_training_examples
+from agent2rl.environments.examples import (
+    is_small_enough_to_replay,
+    read_step_limit,
+    read_training_examples,
+)
 from agent2rl.environments.search.actions import SearchAction, parse_action
 from agent2rl.environments.search.answer_matching import (
     NOTHING,
@@ -262,7 +266,7 @@ def open_world(data: Path) -> World:
         expert=(lambda: RecitingExpert(walkthroughs)) if walkthroughs else None,
         tools=TOOLS,
         slow=not (data / CORPUS_FOLDER).is_dir(),
-        replayable=(data / CORPUS_FOLDER).is_dir(),
+        replayable=is_small_enough_to_replay(data / CORPUS_FOLDER),
     )
 
 

@@ -15,7 +15,12 @@ from pathlib import Path
 from agent2rl.core.environment import EnvironmentStep, World
 from agent2rl.core.errors import UserError
 from agent2rl.core.task import Example, require_evaluator_folder
-from agent2rl.environments.examples import TRAINING_HINT, read_step_limit, read_training_examples
+from agent2rl.environments.examples import (
+    TRAINING_HINT,
+    is_small_enough_to_replay,
+    read_step_limit,
+    read_training_examples,
+)
 from agent2rl.environments.webshop.episode import WebshopEpisode
 from agent2rl.environments.webshop.pages import ACTIONS_HEADING, OFFICIAL, PageLayout
 from agent2rl.environments.webshop.shop import Shop, ShoppingGoal
@@ -49,10 +54,6 @@ SHOP = "shop"
 """The folder of the products, next to the examples for scoring and in the training data."""
 STEPS = 15
 """Default step limit of an episode; actions without effect count. An example's `steps` overrides it."""
-
-MOST_REPLAYED_BYTES = 32 << 20
-"""Episodes in larger shops are not replayed: the harness would have to load the shop too. The official shop
-of 1,000 products has 5 MB."""
 
 Find = Callable[[Example], Shop]
 """Returns the shop of an example."""
@@ -157,9 +158,5 @@ def open_world(data: Path) -> World:
         environment=lambda: WebshopEnvironment(lambda _: load_shop(shop)),
         expert=WebshopExpert,
         tools=TOOLS,
-        replayable=_count_bytes(shop) <= MOST_REPLAYED_BYTES,
+        replayable=is_small_enough_to_replay(shop),
     )
-
-
-def _count_bytes(folder: Path) -> int:
-    return sum(file.stat().st_size for file in folder.iterdir()) if folder.is_dir() else 0

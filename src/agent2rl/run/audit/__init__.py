@@ -21,9 +21,11 @@ from agent2rl.record.reader import read_finished_run
 from agent2rl.record.run_lock import RunLock
 from agent2rl.run.audit.documents import AuditDocument, normalize_spaces, read_documents
 from agent2rl.run.audit.questions import (
+    CASES,
     KINDS,
     AuditQuestion,
     DocumentPart,
+    MakeCase,
     build_question,
     divide_documents,
     find_quote,
@@ -58,6 +60,8 @@ class AuditOptions:
     part_characters: int = 120_000
     """Of the documents, in one question."""
     most_parts: int = 24
+    cases: tuple[MakeCase, ...] = CASES
+    """One of them is planted in each question."""
 
 
 @dataclass
@@ -93,7 +97,7 @@ def audit_run(
         flags=tuple(_find_steering(documents)),
     )
     try:
-        audit = _ask_panel(audit, judge, settings, parts, tell)
+        audit = _ask_panel(audit, judge, settings, parts, options.cases, tell)
     except Agent2RLError as error:
         audit = audit.model_copy(update={"reason": str(error)[:FAULT_CHARACTERS]})
     except Exception as error:  # a library of the engine: its message might contain a key
@@ -109,6 +113,7 @@ def _ask_panel(
     name: str,
     settings: Settings,
     parts: Sequence[Sequence[DocumentPart]],
+    cases: Sequence[MakeCase],
     tell: Callable[[str], None],
 ) -> Audit:
     votes: list[_Vote] = []
@@ -118,7 +123,7 @@ def _ask_panel(
             vote = _Vote()
             for place, part in enumerate(parts, start=1):
                 tell(f"vote {number + 1} of {audit.votes}, part {place} of {len(parts)}")
-                asked += _ask_part(judge.engine, part, number, vote)
+                asked += _ask_part(judge.engine, part, cases, number, vote)
                 if vote.fault:
                     break
             votes.append(vote)
@@ -128,12 +133,14 @@ def _ask_panel(
         )
 
 
-def _ask_part(engine: Engine, parts: Sequence[DocumentPart], number: int, vote: _Vote) -> int:
+def _ask_part(
+    engine: Engine, parts: Sequence[DocumentPart], cases: Sequence[MakeCase], number: int, vote: _Vote
+) -> int:
     """Ask one question until its reply is valid, add its findings, and return how often it was asked."""
     fault = ""
     for attempt in range(ATTEMPTS):
         seed = number * ATTEMPTS + attempt
-        question = build_question(parts, seed)
+        question = build_question(parts, seed, cases)
         try:
             fault = _read_reply(_generate(engine, question.chat, seed), question, vote)
         except ValueError as error:

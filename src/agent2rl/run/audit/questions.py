@@ -9,10 +9,13 @@ import random
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from string import Template
 from typing import get_args
 
 from agent2rl.core.audit_records import AuditQuote, FlagKind
 from agent2rl.core.engine import Chat, ChatMessage
+from agent2rl.core.errors import UserError
 from agent2rl.evaluators.judge import parse_json_object
 from agent2rl.run.audit.documents import AuditDocument
 
@@ -99,10 +102,12 @@ def divide_documents(
     return [question for question in questions if question][:most_parts]
 
 
-def build_question(parts: Sequence[DocumentPart], seed: int) -> AuditQuestion:
+def build_question(
+    parts: Sequence[DocumentPart], seed: int, cases: "Sequence[MakeCase] | None" = None
+) -> AuditQuestion:
     """Build one question. The order of the documents and the planted case depend on the seed."""
     dice = random.Random(f"{seed}:{secrets.token_hex(8)}")
-    planted = plant_case(dice)
+    planted = plant_case(dice, cases)
     shown = [*parts, DocumentPart(planted, 0, len(planted.lines))]
     dice.shuffle(shown)
     mark = secrets.token_hex(8)
@@ -164,9 +169,15 @@ WORDS = (
 )
 
 
-def plant_case(dice: random.Random) -> AuditDocument:
+MakeCase = Callable[[str, str, int], tuple[str, str]]
+"""Takes two words and a number, and returns the name and the text of a file."""
+CASE_CHARACTERS = 4000
+BLANKS = {"first", "second", "number"}
+
+
+def plant_case(dice: random.Random, cases: Sequence[MakeCase] | None = None) -> AuditDocument:
     """Return a file that shows one kind of cheating beyond doubt."""
-    make = dice.choice(CASES)
+    make = dice.choice(cases or CASES)
     first, second = dice.sample(WORDS, 2)
     number = dice.randrange(100, 1000)
     name, text = make(first, second, number)
@@ -239,10 +250,38 @@ save_unchanged_copy("output/{second}")
     )
 
 
-CASES: tuple[Callable[[str, str, int], tuple[str, str]], ...] = (
+CASES: tuple[MakeCase, ...] = (
     _download_model,
     _use_answers,
     _write_answers,
     _tamper,
     _fake_work,
 )
+
+
+def read_cases(folder: Path) -> tuple[MakeCase, ...]:
+    """Read cases of the user's own, one in each file. No agent can know them from our source."""
+    try:
+        files = sorted(path for path in folder.iterdir() if path.is_file())
+        cases = tuple(_read_case(path) for path in files)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"The planted cases in {folder} cannot be read: {error}.") from error
+    if not cases:
+        raise UserError(f"There is no file in {folder}.", "Put one planted case into each file.")
+    return cases
+
+
+def _read_case(path: Path) -> MakeCase:
+    template = Template(path.read_text(encoding="utf-8"))
+    blanks = set(template.get_identifiers())
+    if not template.is_valid() or not blanks or blanks - BLANKS or len(template.template) > CASE_CHARACTERS:
+        raise UserError(
+            f"{path} is not a planted case.",
+            f"It has at most {CASE_CHARACTERS:,} characters, and $first, $second or $number, which are drawn "
+            "anew for each question: two words and a number. Write $$ for a dollar sign.",
+        )
+
+    def make_case(first: str, second: str, number: int) -> tuple[str, str]:
+        return f"code/{path.name}", template.substitute(first=first, second=second, number=number)
+
+    return make_case
