@@ -3,17 +3,20 @@
 import html
 import json
 import re
+import shutil
 import time
+from pathlib import Path
 
 import httpx
 
+from agent2rl.record.paths import RunPaths
 from agent2rl.report import chart_style
 from agent2rl.report.training_figures import draw_trainings_of_runs
-from tests.dashboard.conftest import DashboardServer
-from tests.dashboard.example_runs import FINISHED, HOSTILE_RUN
+from tests.dashboard.conftest import DashboardServer, serve_dashboard
 from tests.report import sample_reports
 
-RUNS = f"run={FINISHED}&run={HOSTILE_RUN}"
+NAMES = ("one", "two")
+RUNS = "&".join(f"run={name}" for name in NAMES)
 WAIT_SECONDS = 300
 
 
@@ -28,10 +31,16 @@ def fetch_trainings(board: DashboardServer) -> str:
     raise TimeoutError
 
 
-def test_the_training_curves_of_the_compared_runs_are_in_one_figure(board: DashboardServer) -> None:
-    page = httpx.get(f"{board.url}/compare?{RUNS}", timeout=60).text
+def test_the_training_curves_of_the_compared_runs_are_in_one_figure(
+    finished: RunPaths, tmp_path: Path
+) -> None:
+    for name in NAMES:
+        ignore = shutil.ignore_patterns("model")
+        shutil.copytree(finished.root, tmp_path / "runs" / name, symlinks=True, ignore=ignore)
+    with serve_dashboard(tmp_path / "runs", tmp_path / "cache") as board:
+        page = httpx.get(f"{board.url}/compare?{RUNS}", timeout=60).text
+        part = fetch_trainings(board)
     assert f'data-live="/compare/trainings?{html.escape(RUNS)}"' in page
-    part = fetch_trainings(board)
     chart = re.search(r'data-chart="([^"]*)"', part)
     assert chart, part[:500]
     panels = {panel["title"]: panel for panel in json.loads(html.unescape(chart[1]))}

@@ -129,7 +129,7 @@ def test_the_same_run_gives_the_same_bytes(tmp_path: Path) -> None:
     first, second = run_figures.save(given, tmp_path), run_figures.render_all_svgs(given)
     assert first == second
     written = {path.name for path in tmp_path.iterdir()}
-    assert written == {f"{name}.{end}" for name in list_figure_names(given) for end in ("svg", "png")}
+    assert written == {f"{name}.{end}" for name in list_figure_names(given) for end in ("svg", "png", "csv")}
     for kind in KINDS:
         page, text = html.page(kind(), first), markdown.page(kind())
         assert page == html.page(kind(), second)
