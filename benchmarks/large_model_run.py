@@ -49,7 +49,7 @@ def make_base_model(directory: Path, size: int, shards: int) -> None:
 def _write_config(directory: Path, shape: Shape, layers: int, seedling: dict[str, Any]) -> None:
     key_size = shape.hidden // 7
     head_size = min(128, key_size)
-    config = {
+    config: dict[str, Any] = {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
         "dtype": "bfloat16",

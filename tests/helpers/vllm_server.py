@@ -60,7 +60,12 @@ def write_known_replies(directory: Path, replies: Sequence[str]) -> Path:
     tokenizer.add_tokens([AddedToken(turn, special=True) for turn in (*turns, JUDGE_TURN)])
     tokenizer.add_tokens([AddedToken(reply, normalized=False) for reply in replies])
     tokenizer.chat_template = _make_template(len(replies))
-    number_of = tokenizer.convert_tokens_to_ids
+
+    def number_of(token: str) -> int:
+        number = tokenizer.convert_tokens_to_ids(token)
+        assert isinstance(number, int)
+        return number
+
     end = number_of("</s>")
     following = {number_of(turn): number_of(reply) for turn, reply in zip(turns, replies, strict=True)}
     following |= {number_of(text): end for text in (*replies, "A", "B")}

@@ -15,6 +15,8 @@ FIRST_ROUND_SHARE_IN_WORLD = 0.55
 """Share of the first round with expert games, which are far cheaper than games that the model plays."""
 LONG_SECONDS = 300.0
 """Minimum training time of a later round, if there is time: one long GRPO does more than two short ones."""
+SHORTEST_SHARE = 3 / 4
+"""A round is followed by another only if that gets at least this share of its time."""
 TRAINING_TO_COST = 3.0
 """A later round trains this many times as long as everything else in it takes, if there is time; the last
 one at least as long."""
@@ -58,8 +60,8 @@ REFERENCE_WEIGHTS = 3_000_000
 def plan_training_seconds(remaining: float, cost: float, first: float = 0.0) -> float:
     """Return how long the next round trains if the rest of it takes `cost` seconds; 0 if no round fits.
 
-    `first` is the share of the first round. The last round uses all remaining time, rather than leave less
-    than a round.
+    `first` is the share of the first round. A round that would be followed by a much shorter one uses all
+    remaining time: two short GRPO rounds do less than one long one.
     """
     usable = remaining - MARGIN_SECONDS - cost
     if usable < max(SHORTEST_SECONDS, cost):
@@ -68,7 +70,7 @@ def plan_training_seconds(remaining: float, cost: float, first: float = 0.0) -> 
         first * usable if first else max(LATER_ROUND_SHARE * usable, LONG_SECONDS, TRAINING_TO_COST * cost)
     )
     share = max(share, SHORTEST_SECONDS)
-    return share if usable - share - cost > share / 2 else usable
+    return share if usable - share - cost > SHORTEST_SHARE * share else usable
 
 
 def leaves_another_round(remaining: float, seconds: float, cost: float) -> bool:
