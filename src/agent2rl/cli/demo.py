@@ -12,7 +12,7 @@ DEMO_RUN = ("--task", "alfworld-mini", "--agent", "recipe", "--model", "seedling
 
 
 @click.command("demo")
-@click.option("--budget", default="9m30s", show_default=True, help="The agent's time budget: 90s, 10m.")
+@click.option("--budget", default="9m", show_default=True, help="The agent's time budget: 90s, 10m.")
 @click.option("--seed", default="0", show_default=True, help="The random seed.")
 @click.option("--sandbox", help="The sandbox for the agent.  [default: as for `agent2rl run`]")
 @runs_dir
@@ -24,7 +24,7 @@ def demo_command(budget: str, seed: str, sandbox: str | None, runs_dir: Path | N
     afterwards. This is short for:
 
     \b
-    agent2rl run --task alfworld-mini --agent recipe --model seedling --budget 9m30s
+    agent2rl run --task alfworld-mini --agent recipe --model seedling --budget 9m
     """
     require_training_packages("The demo trains a language model")
     options = {"--budget": budget, "--seed": seed, "--sandbox": sandbox, "--runs-dir": runs_dir}

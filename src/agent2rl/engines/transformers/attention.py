@@ -25,7 +25,7 @@ MAX_FLASH_HEAD_SIZE = 256
 """There is no flash kernel for larger heads."""
 MAX_KEPT_MASK = 1 << 20
 """Larger masks are built anew in each layer."""
-MAX_IDLE_GAP = 8
+MAX_IDLE_GAP = 3
 """Slots of a decode step are one batch if at most so many idle ones lie between two of them."""
 
 
