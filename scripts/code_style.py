@@ -11,11 +11,14 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import mean, median
 
 PACKAGE = Path(__file__).resolve().parents[1] / "src" / "agent2rl"
 ONE_WORD_IS_FINE = {"main", "run", "close", "open", "start", "stop", "get", "read", "write", "check"}
 """Verbs whose object is the module or class that they belong to."""
 SMALL_LINES = 80
+FULL_LINES = 400
+"""A module is folded into its only importer up to about this length."""
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -38,6 +41,15 @@ class PackageFacts:
     @property
     def single_importer(self) -> list[str]:
         return sorted(name for name in self.modules if len(self.importers.get(name, ())) == 1)
+
+    @property
+    def foldable(self) -> list[str]:
+        """Modules with one importer that would fit into it, whether or not they belong there."""
+        return [
+            name
+            for name in self.single_importer
+            if self.modules[name] + sum(map(self.modules.__getitem__, self.importers[name])) <= FULL_LINES
+        ]
 
 
 def measure_package(package: Path) -> PackageFacts:
@@ -101,15 +113,20 @@ def print_report(facts: PackageFacts, with_names: bool) -> None:
     ]
     for what, part, whole in rows:
         print(f"{what:46} {part:5} of {whole:5}  {part / max(1, whole):6.1%}")
+    lengths = sorted(facts.modules.values())
     print(f"{'modules':46} {len(facts.modules):5}")
+    print(f"{'lines of a module, mean':46} {mean(lengths):5.0f}")
+    print(f"{'lines of a module, median':46} {median(lengths):5.0f}")
     print(f"{'modules with exactly one importer':46} {len(single):5}")
     print(f"{f'of those under {SMALL_LINES} lines':46} {len(small):5}")
+    print(f"{f'of those within {FULL_LINES} lines with it':46} {len(facts.foldable):5}")
     print(f"{'whole-line comments per line of code':46} {facts.comment_lines / facts.code_lines:6.2%}")
     if with_names:
         for title, names in (
             ("one-word functions", facts.one_word_functions),
             ("shared class names", facts.shared_classes),
             ("modules with one importer", single),
+            (f"modules within {FULL_LINES} lines with their importer", facts.foldable),
         ):
             print(f"\n{title}:")
             print("\n".join(f"  {name}" for name in names))
