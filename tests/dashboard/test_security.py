@@ -257,7 +257,7 @@ def test_no_module_that_a_run_of_others_names_is_imported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     marker, task = tmp_path / "imported", "imported_when_named:TASK"
-    (tmp_path / "imported_when_named.py").write_text(f"open({str(marker)!r}, 'w')")
+    (tmp_path / "imported_when_named.py").write_text(f"open({str(marker)!r}, 'w').close()")
     monkeypatch.syspath_prepend(tmp_path)
     assert select_level_reader(tmp_path / "received", tmp_path / "runs")(task) is None
     assert not marker.exists()

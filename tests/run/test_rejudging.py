@@ -90,7 +90,7 @@ def test_what_cannot_be_graded_again_is_said(
         assert done.returncode == 2, done.stdout
         return done.stderr
 
-    paths = unpack_earlier_run(tmp_path / "runs")
+    paths = unpack_earlier_run(tmp_path / "received")
     name = str(paths.root)
     assert "There is nothing to grade by" in refuse(name)
     assert "is scored by a rule, not a judge" in refuse(name, "--judge", "model:abacus")

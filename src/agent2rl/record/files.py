@@ -56,7 +56,7 @@ def require_no_link(*paths: Path) -> None:
     The run may be somebody else's, and the link may lead to a file of the user's.
     """
     for path in paths:
-        with suppress(FileNotFoundError):
+        with suppress(FileNotFoundError, NotADirectoryError):
             mode = path.lstat().st_mode
             if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
                 raise UserError(
