@@ -1,6 +1,6 @@
 # agent2rl on Debian, with the repository, its environment set up, and bubblewrap.
 #
-#   make image            agent2rl:cpu, about 2.5 GB
+#   make image            agent2rl:cpu, about 2.7 GB
 #   make image CUDA=1     agent2rl:cuda, with torch's CUDA build; GPUs need nvidia-container-toolkit on the host
 #
 # docs/where-to-run.md says how to start it, and which sandbox works in it.
