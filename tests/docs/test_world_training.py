@@ -19,12 +19,16 @@ def read_titled_block(title: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("expert", "claimed_episodes"), [pytest.param("full", 12, marks=pytest.mark.thorough), ("12", 0)]
+    ("expert", "claimed_episodes", "engine"),
+    [
+        pytest.param("full", 12, "transformers", marks=pytest.mark.thorough),
+        ("12", 0, "scripted:tests.helpers.short_gsm8k:open_constant_model"),
+    ],
 )
 def test_the_training_in_the_docs_is_the_one_in_the_instructions_and_works_in_a_run(
-    launcher: RunLauncher, expert: str, claimed_episodes: int
+    launcher: RunLauncher, expert: str, claimed_episodes: int, engine: str
 ) -> None:
-    """Whether the run has an expert or a file of its games."""
+    """Whether the run has an expert or a file of its games. What is trained is real, with either engine."""
     program = read_titled_block("train.py")
     done = launcher.run(
         program,
@@ -34,6 +38,8 @@ def test_the_training_in_the_docs_is_the_one_in_the_instructions_and_works_in_a_
         expert,
         "--model",
         "seedling",
+        "--engine",
+        engine,
         "--budget",
         "20m",
         "--protocol",

@@ -185,6 +185,7 @@ def sought(splits: Splits) -> list[ExamplePart]:
     ]
 
 
+@pytest.mark.thorough
 def test_the_official_training_set_passes(shared_data: Path) -> None:
     splits = TASK.load(shared_data / "gsm8k")
     train = [f"{example.prompt}\n{example.target}" for example in splits.train]

@@ -26,6 +26,8 @@ from tests.helpers import model_families
 from tests.helpers.model_families import Weights, get_weights
 from tests.helpers.run_launcher import RunLauncher
 
+THOROUGH = pytest.mark.thorough  # the rates and ranks beside them show nearly the same
+
 
 @pytest.fixture(scope="module")
 def parent() -> LlamaForCausalLM:
@@ -74,7 +76,9 @@ Told = Callable[[Weights], LineageReport]
 # Children
 
 
-@pytest.mark.parametrize("rate", [1e-5, 1e-4, 1e-3, 3e-3, 1e-2])
+@pytest.mark.parametrize(
+    "rate", [1e-5, pytest.param(1e-4, marks=THOROUGH), 1e-3, pytest.param(3e-3, marks=THOROUGH), 1e-2]
+)
 def test_a_fine_tuned_child_is_derived(parent: LlamaForCausalLM, told: Told, rate: float) -> None:
     report = told(get_weights(model_families.finetune_child(parent, rate)))
     assert report.verdict == "derived", report.reason
@@ -83,6 +87,7 @@ def test_a_fine_tuned_child_is_derived(parent: LlamaForCausalLM, told: Told, rat
     assert report.retained == pytest.approx(1, abs=0.1)
 
 
+@pytest.mark.thorough
 def test_training_that_moves_weights_beyond_their_own_length_is_unknown_but_not_foreign(
     parent: LlamaForCausalLM, told: Told
 ) -> None:
@@ -102,7 +107,10 @@ def test_a_child_of_reinforcement_is_derived(parent: LlamaForCausalLM, told: Tol
     assert told(child).verdict == "derived"
 
 
-@pytest.mark.parametrize(("rank", "rate"), [(4, 1e-3), (4, 1e-2), (16, 3e-3)])
+@pytest.mark.parametrize(
+    ("rank", "rate"),
+    [pytest.param(4, 1e-3, marks=THOROUGH), (4, 1e-2), pytest.param(16, 3e-3, marks=THOROUGH)],
+)
 def test_a_merged_adapter_is_derived(parent: LlamaForCausalLM, told: Told, rank: int, rate: float) -> None:
     report = told(model_families.finetune_with_lora(parent, rate, rank))
     assert report.verdict == "derived", report.reason

@@ -206,6 +206,7 @@ def test_a_model_that_says_the_right_commands_wins_every_kind_of_task(mini: Spli
     assert {result.group for result in found.results} == KINDS
 
 
+@pytest.mark.thorough
 def test_134_episodes_at_once_are_the_episodes_of_one_game_at_a_time(mini: Splits, tmp_path: Path) -> None:
     """With a real model, which says something else in every game: batches of 1, 7 and 134."""
     evaluator = registry.find_task("alfworld-mini").evaluator

@@ -112,6 +112,7 @@ def mutants(one: Example) -> list[str]:
     return found
 
 
+@pytest.mark.thorough
 def test_one_changed_token_makes_them_fail(sandboxes: ProgramPool) -> None:
     dice = random.Random(0)
     chosen = {one.id: dice.sample(found, min(3, len(found))) for one in EXAMPLES if (found := mutants(one))}
