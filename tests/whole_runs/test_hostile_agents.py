@@ -273,6 +273,7 @@ def test_the_untouched_base_model_is_answered_with_the_baseline(refused: Finishe
     assert refused.result.best is None
 
 
+@pytest.mark.thorough
 def test_a_submission_that_changes_while_it_is_copied_is_refused(launcher: RunLauncher) -> None:
     run = launcher.run(
         """
@@ -422,6 +423,7 @@ while True:
     assert "memory" in run.result.reason.lower()
 
 
+@pytest.mark.thorough
 def test_filling_the_disk_quota_is_survived(launcher: RunLauncher) -> None:
     run = launcher.run(
         """
@@ -545,6 +547,7 @@ say(held=len(held), huge=huge.split("\\r\\n")[0], noise=noise.split("\\r\\n")[0]
     assert run.said["after"]["verdict"] == "scored"
 
 
+@pytest.mark.thorough
 def test_clients_that_hang_up_do_not_end_the_harness(launcher: RunLauncher) -> None:
     run = launcher.run(
         """
@@ -609,6 +612,7 @@ say(after=submit(trained("m"))["verdict"])
     assert run.result.ending == "completed"
 
 
+@pytest.mark.thorough
 def test_many_and_long_refusals_stay_small_on_the_record(launcher: RunLauncher) -> None:
     run = launcher.run(
         """
@@ -882,6 +886,7 @@ time.sleep(600)
     assert "no result" in verified.stdout
 
 
+@pytest.mark.thorough
 def test_an_interrupt_while_gradings_wait_is_obeyed(launcher: RunLauncher) -> None:
     script = launcher.script(
         """
