@@ -20,6 +20,7 @@ from agent2rl.dashboard.run_index import RunQuery, read_digests
 from agent2rl.dashboard.run_status import LiveRunStatus
 from agent2rl.record.paths import RunPaths
 from agent2rl.report import (
+    activity_figures,
     campaign_page,
     chart_style,
     formatting,
@@ -59,10 +60,10 @@ def of_window(root: str, stamp: str, since: str, until: str) -> str:
     for narrow in (False, True):
         with mpl.rc_context(STYLE):
             drawn = {
-                "timeline": run_figures.draw_timeline(data, last, narrow, first),
-                "resources": run_figures.draw_resources(data, end, narrow),
-                "rollouts": run_figures.draw_rollouts(data, end, narrow),
-                "tokens": run_figures.draw_tokens(data, end, narrow),
+                "timeline": activity_figures.draw_timeline(data, last, narrow, first),
+                "resources": activity_figures.draw_resources(data, end, narrow),
+                "rollouts": activity_figures.draw_rollouts(data, end, narrow),
+                "tokens": activity_figures.draw_tokens(data, end, narrow),
             }
         for name, figure in drawn.items():
             for axes in figure.axes if figure and name != "timeline" else ():

@@ -12,7 +12,7 @@ from agent2rl.analysis.findings import AttemptFindings, PrintedCurve
 from agent2rl.core.audit_records import FLAG_NAMES
 from agent2rl.core.grading_records import ExampleResult
 from agent2rl.core.records import RolloutCounts
-from agent2rl.report import formatting, headline, page_templates, run_changes, sections, tables
+from agent2rl.report import descriptions, formatting, headline, page_templates, run_changes, sections, tables
 from agent2rl.report.report_data import ReportData
 from agent2rl.report.run_changes import choose_answers
 from agent2rl.report.sections import build_setup_rows, run_integrity_checks
@@ -152,10 +152,10 @@ def page(data: ReportData, figures: Mapping[str, str]) -> str:
         "cites": anchors.link_all_evidence,
         "prose": anchors.render_prose,
         "contents": _describe_contents,
-        "played": tables.describe_rollouts,
-        "scored": tables.format_score,
+        "played": descriptions.describe_rollouts,
+        "scored": formatting.format_score,
         "spark": build_sparkline,
-        "used": tables.describe_usage,
+        "used": descriptions.describe_usage,
     }
     return page_templates.render_page(
         "report.html.jinja",
@@ -198,7 +198,9 @@ def _describe_contents(attempt: AttemptFindings) -> str:
         "finding": len(attempt.failures),
         "changed file": attempt.changed,
     }
-    return " · ".join(tables.pluralize(count, noun) for noun, count in counts.items() if count) or "details"
+    return (
+        " · ".join(formatting.pluralize(count, noun) for noun, count in counts.items() if count) or "details"
+    )
 
 
 def _compare_groups(data: ReportData) -> list[tuple[str, float | None, float | None]]:
