@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from agent2rl.core.audit_records import FLAG_NAMES
 from agent2rl.core.grading_records import Contamination
 from agent2rl.record.reader import RunView
-from agent2rl.report import descriptions, formatting, headline, sections, tables
+from agent2rl.report import descriptions, formatting, generalisation_table, headline, sections, tables
 from agent2rl.report.report_data import ReportData
 from agent2rl.report.sections import run_integrity_checks
 
@@ -67,6 +67,7 @@ def page(data: ReportData) -> str:
         _render_trainings(data),
         ["## Attempts", "", *_render_attempts(data), *_render_figure(data, "curves")],
         _render_kinds(data.view),
+        _render_generalisation(data),
         _render_panel(data.view),
         _render_claims(data),
         *(
@@ -179,6 +180,16 @@ def _render_panel(view: RunView) -> list[str]:
     rows = tables.build_panel_rows(view.result)
     title = ["## What training cost elsewhere", ""]
     return [*title, *_render_table(tables.PANEL_COLUMNS, rows)] if rows else []
+
+
+def _render_generalisation(data: ReportData) -> list[str]:
+    found = data.findings.generalisation
+    rows = generalisation_table.build_generalisation_rows(found)
+    table = [*_render_table(generalisation_table.COLUMNS, rows), ""] if rows else []
+    notes = [
+        f"- {_escape_cell(note, LINE)}" for note in generalisation_table.build_generalisation_notes(found)
+    ]
+    return ["## Generalisation", "", *table, *notes] if notes else []
 
 
 def _render_claims(data: ReportData) -> list[str]:
