@@ -113,12 +113,12 @@ def draw_trainings_of_task(
     for number, run in enumerate(task.runs):
         name = leaderboard_table.mark_name(run.line, contaminated[run.line])
         if len(campaign.lines) == 1:
-            legend, look = run.run_id, _choose_look(number, number // len(SERIES))
+            legend, look = f"{number + 1}: {run.run_id}", _choose_look(number, number // len(SERIES))
         else:
             legend, look = name, (colours[run.line], DASHES[0])
         for each in run.trainings:
             label = formatting.make_drawable(f"{name}: {run.run_id}, {each.name}", LONGEST_LABEL)
-            drawn.append(DrawnTraining(each, label, *look, legend=_format_label(legend)))
+            drawn.append(DrawnTraining(each, label, *look, legend=legend))
     return draw_trainings(drawn, narrow)
 
 
@@ -150,7 +150,8 @@ def draw_trainings(trainings: Sequence[DrawnTraining], narrow: bool = False) -> 
         if number >= len(panels) - columns:
             axes.set_xlabel("steps")
     handles = [
-        Line2D([], [], color=each.colour, linestyle=each.dashes, label=name) for name, each in named.items()
+        Line2D([], [], color=each.colour, linestyle=each.dashes, label=_format_label(name))
+        for name, each in named.items()
     ]
     figure.legend(
         handles=handles, loc="upper left", bbox_to_anchor=(0.0, 1.0), ncols=1 if narrow else 3, frameon=False
