@@ -375,7 +375,7 @@ say(started=True)
 time.sleep(600)
 """,
         "--budget",
-        "4s",
+        "8s",
     )
     assert run.said == {"started": True}
     assert run.result.ending == "deadline"
@@ -456,7 +456,7 @@ except OSError as error:
 time.sleep(600)
 """,
         "--budget",
-        "4s",
+        "8s",
     )
     assert run.said
     assert run.result.ending == "deadline"
@@ -486,14 +486,14 @@ say(done=True)
 def test_a_submission_after_the_deadline_is_refused(launcher: RunLauncher) -> None:
     run = launcher.run(
         """
-m = trained("m")
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 while call("GET", "/time")["remaining"] > 0:
     time.sleep(0.05)
-say(**submit(m))
+shutil.copytree(MODEL, OUTPUT / "m")
+say(**submit(OUTPUT / "m"))
 """,
         "--budget",
-        "5s",
+        "10s",
     )
     assert run.said["http"] == 403
     assert "over" in run.said["detail"]
@@ -747,7 +747,7 @@ say(good=submit(trained("good")))
         "--budget",
         "20m",
         "--grading-time",
-        "10s",
+        "20s",
         "--max-memory",
         "700M",
         "--engine",
@@ -758,7 +758,7 @@ say(good=submit(trained("good")))
         assert run.said[name]["verdict"] == "failed", (name, run.said[name])
         assert run.said[name]["score"] is None
     assert "crashed" in run.said["crash"]["message"]
-    assert "within 10 s" in run.said["hang"]["message"]
+    assert "within 20 s" in run.said["hang"]["message"]
     assert "memory" in run.said["hoard"]["message"].lower()
     assert "question" not in run.said["error"]["message"]
     assert run.said["count"]["message"] == "A chat has N tokens, not N."
