@@ -116,7 +116,7 @@ def prepare_assets(
     recorder.record_event("phase", name="assets")
 
     def check_model(directory: Path) -> None:
-        gpus = machine.list_visible_gpus(settings.gpus)
+        gpus = assign_gpus(spec, settings).grading
         copies = model_preflight.CopyPlan(spec.keep, spec.budget.submissions)
         findings = model_preflight.check_model(
             directory, settings.runs, spec.sandbox, spec.engine, gpus, copies
