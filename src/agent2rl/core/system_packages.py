@@ -30,11 +30,17 @@ OTHER_NAMES = {
 NO_ROOT_NEEDED = {"nixos"}
 
 
-def suggest_install(package: str, os_release: tuple[Path, ...] = OS_RELEASE) -> str:
-    """Return a sentence with the exact command that installs a package, named as in Debian."""
+def suggest_install(
+    package: str, os_release: tuple[Path, ...] = OS_RELEASE, is_root: bool | None = None
+) -> str:
+    """Return a sentence with the exact command that installs a package, named as in Debian.
+
+    `is_root` says whose command it is: by default that of this process's user.
+    """
+    needs_sudo = not (_is_root() if is_root is None else is_root)
     for distribution in _read_distributions(os_release):
         if command := COMMANDS.get(distribution):
-            sudo = "" if distribution in NO_ROOT_NEEDED or _is_root() else "sudo "
+            sudo = "sudo " if needs_sudo and distribution not in NO_ROOT_NEEDED else ""
             name = OTHER_NAMES.get((distribution, package), package)
             return f"Install it: {sudo}{command} {name}"
     return f"Install the package {package} with your system's package manager."
