@@ -66,7 +66,7 @@ def prepare_sandbox(
     if spec.sandbox != AUTO_SANDBOX:
         tried = try_sandbox(spec.sandbox, places)
     elif earlier:
-        tried = try_sandbox(earlier.sandbox, places, earlier.reason)
+        tried = try_sandbox(earlier.sandbox, places, earlier.reason, earlier.remedy)
     else:
         tried = choose_sandbox(places)
     isolation = tried.isolation
