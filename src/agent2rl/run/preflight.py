@@ -46,6 +46,15 @@ LINUX_ELSEWHERE = "Install agent2rl in a Linux container or virtual machine, or 
 LINUX_ON = {
     "Windows": "Install agent2rl in WSL 2 (`wsl --install`), in a Linux container, or on a Linux server."
 }
+DOCKER_COMMANDS = (
+    "docker build -t agent2rl:cpu .",
+    (
+        "docker run --rm -it --security-opt seccomp=unconfined --security-opt apparmor=unconfined "
+        '--security-opt systempaths=unconfined -v "$PWD/runs:/runs" -e AGENT2RL_RUNS=/runs agent2rl:cpu '
+        "agent2rl demo"
+    ),
+)
+"""Builds the image in a clone, and starts the demo in it; for a shell of macOS and for PowerShell."""
 NO_PROXY = grading_proxy_setup.GradingProxyOptions()
 
 
@@ -84,7 +93,11 @@ def check_other_system(system: str, settings: Settings) -> Iterator[PreflightFin
     """Say what works on a system that is not Linux: whatever only reads runs."""
     yield PreflightFinding("reading runs", "ok", READING)
     sandboxes = [name for name in registry.list_names("sandboxes") if name not in ("auto", "local")]
-    hint = f"{LINUX_ON.get(system, LINUX_ELSEWHERE)} There, agents are isolated by {' or '.join(sandboxes)}."
+    build, start = DOCKER_COMMANDS
+    hint = (
+        f"{LINUX_ON.get(system, LINUX_ELSEWHERE)} There, agents are isolated by {' or '.join(sandboxes)}. "
+        f"With Docker, in a clone: `{build}`, then `{start}`"
+    )
     yield PreflightFinding(
         "runs", "broken", f"need Linux, and this is {SYSTEM_NAMES.get(system, system)}", hint
     )
