@@ -223,8 +223,10 @@ def make_image_archive(folder: Path) -> Path:
     The interpreter is shown in the image, its libraries are of the image.
     """
     programs = [Path(os.path.realpath(shutil.which(name) or name)) for name in PROGRAMS]
-    modules = Path(sysconfig.get_path("platstdlib"), "lib-dynload").glob("*.so")
-    listed = subprocess.run(["ldd", *programs, *modules], capture_output=True, text=True, check=False).stdout
+    modules = Path(sysconfig.get_config_var("DESTSHARED")).glob("*.so")
+    listed = subprocess.run(
+        ["ldd", sys.executable, *programs, *modules], capture_output=True, text=True, check=False
+    ).stdout
     libraries = {
         Path(word) for word in listed.split() if word.startswith(("/lib", "/usr/lib")) and ".so" in word
     }

@@ -162,6 +162,20 @@ DENIED_CASES = {
         ROOT,
         "newer distribution",
     ),
+    "an image without a library of Python": (
+        (
+            "/srv/v/bin/python: error while loading shared libraries: libz.so.1: cannot open shared object "
+            "file: No such file or directory"
+        ),
+        ROOT,
+        "libz.so.1",
+    ),
+    "an image without a library of Python's modules": (
+        "Traceback (most recent call last):\n  from _ctypes import Union, Structure, Array\n"
+        "ImportError: libffi.so.8: cannot open shared object file: No such file or directory",
+        ROOT,
+        "libffi.so.8",
+    ),
     "an image without the C library": (
         "exec /srv/v/bin/python: no such file or directory",
         ROOT,

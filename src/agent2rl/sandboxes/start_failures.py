@@ -108,6 +108,7 @@ ENGINE_FAILURES = {
     ),
 }
 """What Docker, Podman and the programs below them print."""
+MISSING_LIBRARY = r"(?:error while loading shared libraries|ImportError): (\S+\.so\S*): cannot open"
 
 
 def read_machine_facts() -> MachineFacts:
@@ -173,7 +174,13 @@ def diagnose_failure(message: str, facts: MachineFacts) -> FailureDiagnosis | No
 
 
 def _diagnose_engine(message: str) -> FailureDiagnosis | None:
-    """Recognise the wordings of Docker, Podman, runc and crun."""
+    """Recognise the wordings of Docker, Podman, runc, crun, and of the loader of programs in an image."""
+    if missing := re.search(MISSING_LIBRARY, message):
+        return FailureDiagnosis(
+            "The image does not have a library that the Python of agent2rl needs.",
+            f"Add the image's package that has {missing[1]}, or install agent2rl in a Python that brings its "
+            "own libraries (uv, conda).",
+        )
     for pattern, diagnosis in ENGINE_FAILURES.items():
         if re.search(pattern, message, re.IGNORECASE):
             return diagnosis
