@@ -171,8 +171,10 @@ DENIED_CASES = {
         "libz.so.1",
     ),
     "an image without a library of Python's modules": (
-        "Traceback (most recent call last):\n  from _ctypes import Union, Structure, Array\n"
-        "ImportError: libffi.so.8: cannot open shared object file: No such file or directory",
+        (
+            "Traceback (most recent call last):\n  from _ctypes import Union, Structure, Array\n"
+            "ImportError: libffi.so.8: cannot open shared object file: No such file or directory"
+        ),
         ROOT,
         "libffi.so.8",
     ),
