@@ -139,7 +139,6 @@ def test_python_with_its_packages_runs_and_cannot_be_changed(cell: SandboxRunner
 
 
 def test_pip_can_ask_which_distribution_this_is(cell: SandboxRunner) -> None:
-    """It reads a file in /etc, and takes its absence for an answer but not a refusal."""
     script = "python -m pip download --retries 0 --index-url http://127.0.0.1:9/simple nothing"
     assert cell.shell(script).code == 1
     assert "No matching distribution found for nothing" in cell.log
