@@ -22,6 +22,7 @@ from agent2rl.core.grading_records import (
     Split,
     Submission,
 )
+from agent2rl.core.network import parse_network_policy
 from agent2rl.core.records import Isolation, RunSpec
 from agent2rl.core.sandbox import AUTO_SANDBOX, Enclosure, Sandbox, ServiceSocket
 from agent2rl.core.task import Task
@@ -96,7 +97,7 @@ def prepare_python(spec: RunSpec, sandbox: Sandbox, recorder: Recorder) -> Agent
 
 
 def prepare_overlay(
-    spec: RunSpec, python: AgentPython, sandbox: Sandbox, recorder: Recorder
+    spec: RunSpec, python: AgentPython, sandbox: Sandbox, settings: Settings, recorder: Recorder
 ) -> PackageOverlay | None:
     """Return the environment that the agent installs packages into; None if it has no network."""
     if spec.network == "none":
@@ -105,7 +106,8 @@ def prepare_overlay(
     seen_at = sandbox.workspace(paths.workspace)
     same_paths = seen_at == PurePosixPath(paths.workspace.resolve())
     overlay = PackageOverlay.place_in(paths.agent_scratch, python, same_paths)
-    overlay.build()
+    mirrors = settings.mirrors if parse_network_policy(spec.network).includes_packages else {}
+    overlay.build(*mirrors.get("debian", ())[:1])
     return overlay
 
 
