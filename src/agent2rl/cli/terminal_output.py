@@ -211,7 +211,8 @@ def _describe_isolation(isolation: Isolation) -> str:
     if isolation.not_kept:
         names = "; ".join(promise.name for promise in isolation.not_kept)
         text += f", isolates IN PART, {len(isolation.not_kept)} not kept ({names})"
-    return f"{text}. Chosen because {isolation.reason}" if isolation.reason else text
+    reason = f"Chosen because {isolation.reason}" if isolation.reason else ""
+    return ". ".join(part for part in (text, reason, isolation.remedy) if part)
 
 
 def _describe_resume(data: Mapping[str, JsonValue]) -> str:
