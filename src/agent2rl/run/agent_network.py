@@ -40,6 +40,7 @@ CLIENT_SETTINGS: Mapping[str, str] = {
     "npm_config_noproxy": NO_PROXY,
     "PIP_DISABLE_PIP_VERSION_CHECK": "1",
     "PIP_NO_INPUT": "1",
+    "npm_config_update_notifier": "false",
 }
 CERTIFICATE_BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt")
 """Files with the certificates that this computer trusts. Sandboxes show them."""
