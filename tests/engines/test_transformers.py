@@ -488,14 +488,14 @@ def test_the_first_message_of_conversations_that_begin_alike_is_read_once(model:
     alike: dict[str, Chat] = dict.fromkeys("abcdefgh", (message,))
     once = Sampling(max_tokens=1)
 
-    def start(chats: dict[str, Chat]) -> dict[str, Completion]:
+    def start(engine: TransformersEngine, chats: dict[str, Chat]) -> dict[str, Completion]:
         return CachedConversations(engine, engine.limits.tokens).extend(chats, once)
 
     with roomy(model) as engine:
-        alone = count_tokens_read(engine, lambda: start({"a": (message,)}))
+        alone = count_tokens_read(engine, lambda: start(engine, {"a": (message,)}))
         assert alone > 16
-        assert count_tokens_read(engine, lambda: start(alike)) == alone - 1 + len(alike)
-        assert {*start(alike).values()} == {*start({"a": (message,)}).values()}
+        assert count_tokens_read(engine, lambda: start(engine, alike)) == alone - 1 + len(alike)
+        assert {*start(engine, alike).values()} == {*start(engine, {"a": (message,)}).values()}
 
 
 def test_conversations_that_do_not_wait_for_each_other_say_the_same_in_fewer_passes(

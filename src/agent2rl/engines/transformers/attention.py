@@ -2,8 +2,8 @@
 
 A pass of the network reads one sequence, (1, tokens), in which the tokens of one row follow those of the
 last. Only attention knows where rows begin and end. `CachedRows` (in `cached_rows`) attend to their slots of
-the KV cache, too; `PackedSequences` attend to nothing else and can be trained. On a GPU, one flash kernel takes
-the bounds of all rows. On CPU, and for what the kernel cannot do, rows are attended to one by one.
+the KV cache, too; `PackedSequences` attend to nothing else and can be trained. On a GPU, one flash kernel
+takes the bounds of all rows. On CPU, and for what the kernel cannot do, rows are attended to one by one.
 
 Passes without packed rows, such as a training of the library's own, use the library's function.
 """

@@ -1,8 +1,8 @@
 """Attention of rows with a KV cache: each row's new tokens attend to what its slot holds.
 
 On a GPU, one flash kernel takes the bounds of all rows. On CPU, and for what the kernel cannot do, slots of
-rows with one new token that lie next to each other are one batch. Other rows are attended to one by one. Small
-passes are mostly overhead, so what all layers have in common is planned once.
+rows with one new token that lie next to each other are one batch. Other rows are attended to one by one.
+Small passes are mostly overhead, so what all layers have in common is planned once.
 """
 
 from collections.abc import Iterator, Sequence
@@ -98,12 +98,13 @@ class CachedRows:
         outputs += plan.attend_short_rows(queries, key, value, layer)
         for row in plan.long_rows:
             output = self._attend_row(query, key, value, layer, row)
-            outputs.append(output.unflatten(1, (key_heads, shared)).transpose(1, 2).flatten(0, 1))
+            outputs.append(output.reshape(len(output), key_heads, shared, -1).transpose(1, 2).flatten(0, 1))
         joined = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
-        joined = joined.unflatten(0, (-1, shared))
+        joined = joined.reshape(-1, shared, key_heads, value.shape[3])
         if plan.gather is not None:
             joined = joined.index_select(0, plan.gather)
-        return joined.transpose(1, 2).reshape(tokens, heads, value.shape[3])
+        result: Tensor = joined.transpose(1, 2).reshape(tokens, heads, value.shape[3])
+        return result
 
     def _attend_row(
         self, query: Tensor, key: Tensor, value: Tensor, layer: LayerAttention, row: "_PlacedRow"

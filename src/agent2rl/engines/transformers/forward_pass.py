@@ -10,12 +10,12 @@ import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Any, cast
 from weakref import WeakSet
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import LlamaForCausalLM, PreTrainedModel
 
 from agent2rl.core.errors import GradingError
 from agent2rl.engines.transformers.attention import (
@@ -119,7 +119,8 @@ def call_packed_network(
     """Return the logits after the tokens `keep` of one packed pass, (kept, vocabulary)."""
     first = network not in _checked_networks
     if not first and (layers := read_llama_layers(network)) is not None:
-        return run_llama(network, layers, ids, positions, rows, cache, keep)
+        llama = cast(LlamaForCausalLM, network)
+        return run_llama(llama, layers, ids, positions, rows, cache, keep)
     counted = _CountedRows(rows) if first else rows
     output = network(
         input_ids=ids[None],

@@ -64,7 +64,7 @@ class _SlotLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         return self.write(key_states[0].transpose(0, 1), value_states[0].transpose(0, 1))
 
     def write(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Write the keys and values of the pass's tokens, (tokens, heads, size), and return those of all slots."""
+        """Write those of the pass's tokens, (tokens, heads, size), and return those of all slots."""
         shape = self.shape
         if self.keys is None:
             self.keys, self.values = (

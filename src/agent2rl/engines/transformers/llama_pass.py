@@ -8,7 +8,7 @@ nobody has changed or hooked them, and not for training.
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -65,7 +65,8 @@ def read_llama_layers(network: PreTrainedModel) -> list[LlamaLayer] | None:
 
 def _read_layers(model: llama.LlamaModel) -> Iterator[LlamaLayer]:
     """Yield the layers up to the first that is not exactly the library's."""
-    for layer in model.layers:
+    for module in model.layers:
+        layer = cast(llama.LlamaDecoderLayer, module)
         attention, block = layer.self_attn, layer.mlp
         norms = (layer.input_layernorm, layer.post_attention_layernorm)
         linear = (
@@ -145,11 +146,14 @@ def _project(normed: Tensor, layer: LlamaLayer, cos: Tensor, sin: Tensor) -> tup
     tokens, size = len(normed), layer.head_size
     widths = [weight.shape[1] for weight in (layer.query, layer.key, layer.value)]
     joined = normed.new_empty((tokens, sum(widths)))
-    for weight, part in zip((layer.query, layer.key, layer.value), joined.split(widths, 1), strict=True):
-        torch.mm(normed, weight, out=part)
+    start = 0
+    for weight, width in zip((layer.query, layer.key, layer.value), widths, strict=True):
+        torch.mm(normed, weight, out=joined[:, start : start + width])
+        start += width
     heads = joined.view(tokens, -1, size)
-    query, key, value = heads.split([width // size for width in widths], 1)
-    rotated = heads[:, : (widths[0] + widths[1]) // size]
+    queries, keys = widths[0] // size, (widths[0] + widths[1]) // size
+    query, key, value = heads[:, :queries], heads[:, queries:keys], heads[:, keys:]
+    rotated = heads[:, :keys]
     first, second = rotated.chunk(2, -1)
     swapped = torch.cat((second, first), -1)
     rotated.mul_(cos).addcmul_(swapped, sin)
