@@ -160,10 +160,8 @@ class GradingService:
         logger.debug(
             "submission %d: frozen in %.2f s, on %s", submission.id, seconds, submission.gpu or "cpu"
         )
-        submission = Submission.model_validate(
-            {**submission.model_dump(), "freeze_seconds": seconds, **freeze.fields}
-        )
-        self._recorder.record_submission(submission, freeze.manifest if submission.kept else None)
+        submission = freeze.accept(submission, seconds)
+        self._recorder.record_submission(submission, freeze.manifest)
         self._on_accept(submission.id)
         if submission.verdict:
             self._recorder.record_verdict(submission)
