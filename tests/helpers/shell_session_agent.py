@@ -96,5 +96,5 @@ class ShellSessionAgent:
 
 
 AGENT: Agent = ShellSessionAgent(SESSION)
-"""Submits an honest model, one whose weights come from elsewhere, one whose script it deletes, one whose script
-it pipes into Python, and one whose weights are text beside the code."""
+"""Submits an honest model, one whose weights come from elsewhere, one whose script it deletes, one whose
+script it pipes into Python, and one whose weights are text beside the code."""
