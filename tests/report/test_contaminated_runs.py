@@ -151,13 +151,13 @@ def test_the_dashboard_marks_them_and_ranks_without_them_unless_asked(tmp_path: 
 
         table = client.get("/table").text
         assert table.count('<span class="badge bad">contaminated</span>') == 2
-        without = made("/leaderboard/made")
+        without = made("/leaderboard/analysis")
         assert LEFT_OUT in without
         assert "cheat" not in without
-        with_them = made("/leaderboard/made?contaminated=included")
+        with_them = made("/leaderboard/analysis?contaminated=included")
         assert "† cheat" in with_them
         page = client.get("/leaderboard?contaminated=included").text
-        assert 'data-live="/leaderboard/made?contaminated=included"' in page
+        assert 'data-live="/leaderboard/analysis?contaminated=included"' in page
         assert '<option value="included" selected>included</option>' in page
 
 
