@@ -56,7 +56,7 @@ class ForeignRun:
 
 
 def restrict_spec(spec: RunSpec, inputs: NamedInputs, settings: Settings) -> RunSpec:
-    """Return a foreign run's specification without the names that could make us run, read or call anything."""
+    """Return a foreign run's specification without names that could make us run, read or call anything."""
     task = _choose_task(spec, inputs, settings)
     shipped = spec.model in registry.list_names("models")
     own = choose_default_engine(spec.model, ()) if shipped else None
