@@ -127,6 +127,7 @@ def test_at_the_deadline_an_agent_in_the_middle_of_a_command_is_ended(agent: str
 
 
 @programs("codex")
+@pytest.mark.thorough
 def test_a_key_that_the_provider_refuses_is_a_login_that_failed(agent: str, tmp_path: Path) -> None:
     done = run_agent(agent, BUSY, tmp_path, "--budget", "20m", key="sk-another-key-that-is-wrong")
     assert done.run.result.ending == "login-failed"

@@ -75,6 +75,7 @@ def run_folder(
         return AgentRun(launcher.finish(process), at, launcher)
 
 
+@pytest.mark.thorough
 def test_an_agent_whose_pipe_hides_that_it_never_started_has_failed(tmp_path: Path, cache: Path) -> None:
     folder = write_script_folder(tmp_path, HIDDEN)
     done = run_folder(folder, NOTHING, tmp_path, cache, "--budget", "20m")
@@ -86,7 +87,11 @@ def test_an_agent_whose_pipe_hides_that_it_never_started_has_failed(tmp_path: Pa
     assert done.run.code == 1
 
 
-@pytest.mark.parametrize("script", [ASKING, SUBMITTING], ids=["asks its driver", "submits"])
+@pytest.mark.parametrize(
+    "script",
+    [ASKING, pytest.param(SUBMITTING, marks=pytest.mark.thorough)],
+    ids=["asks its driver", "submits"],
+)
 def test_an_agent_that_did_something_has_completed(script: str, tmp_path: Path, cache: Path) -> None:
     folder = write_script_folder(tmp_path, script)
     done = run_folder(folder, NOTHING, tmp_path, cache, "--budget", "20m")

@@ -60,6 +60,7 @@ def test_two_that_run_the_same_campaign_share_it_and_a_third_has_nothing_to_do(l
     assert held["disk_bytes"], "and what the machine made of it"
 
 
+@pytest.mark.thorough
 def test_stop_ends_runs_in_order_and_says_when_all_have_ended(launcher: RunLauncher) -> None:
     script = launcher.script("print('here', flush=True)\ntime.sleep(600)")
     file = write_campaign(launcher, [f"script:{script}"], seeds=2, more="[resources]\ncpus = 1\n")
@@ -118,6 +119,7 @@ def test_a_campaign_that_is_killed_leaves_no_run_behind_and_the_next_one_does_it
     assert count_resumed_runs(launcher) == 1
 
 
+@pytest.mark.thorough
 def test_what_the_harness_failed_waits_until_somebody_asks_for_it_again(
     launcher: RunLauncher, tmp_path: Path
 ) -> None:

@@ -141,6 +141,7 @@ def test_the_shipped_script_rises_and_its_gain_is_real(shipped_run: CommandedRun
     assert [s["verdict"] for s in report["submissions"]] == ["scored"] * 3
 
 
+@pytest.mark.thorough
 def test_the_papers_protocol_ranks_on_the_whole_test_set(launcher: RunLauncher) -> None:
     done = launcher.cli("run", "--task", "gsm8k-mini", "--agent", "script", "--protocol", "paper", "--json")
     result = json.loads(done.stdout)
@@ -210,6 +211,7 @@ def test_show_finds_a_run_by_the_start_of_its_id(
     assert "There is no run" in missing.stderr
 
 
+@pytest.mark.thorough
 def test_submissions_are_limited_where_the_budget_says_so(launcher: RunLauncher) -> None:
     run = launcher.run(
         "m = trained('m')\nsay(first=submit(m), second=submit(m))",

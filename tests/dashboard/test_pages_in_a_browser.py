@@ -33,7 +33,10 @@ LOST = (f"/runs/{DAMAGED}/code", f"/runs/{DAMAGED}/examples", BROKEN)
 
 
 def pages() -> list[str]:
-    return [*MANY, *(f"/runs/{run}{tab}" for run in RUNS for tab in TABS), EXAMPLE, BROKEN]
+    """All tabs of a finished run and of a hostile one; of the others, the first and those that differ."""
+    whole = [f"/runs/{run}{tab}" for run in (FINISHED, HOSTILE_RUN) for tab in TABS]
+    others = [f"/runs/{run}" for run in RUNS if run not in (FINISHED, HOSTILE_RUN)]
+    return [*MANY, *whole, *others, f"/runs/{RUNNING}/log", *LOST, EXAMPLE]
 
 
 @pytest.fixture

@@ -55,7 +55,14 @@ def viewing(runs: Path, cache: Path) -> Iterator[tuple[subprocess.Popen[str], st
             process.kill()
 
 
-@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "ending",
+    [
+        pytest.param(signal.SIGINT, marks=pytest.mark.thorough),
+        pytest.param(signal.SIGTERM, marks=pytest.mark.thorough),
+        signal.SIGKILL,
+    ],
+)
 def test_no_worker_outlives_the_dashboard(ending: signal.Signals, finished: RunPaths, tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     example_runs.copy_run_as(finished, runs, FINISHED)

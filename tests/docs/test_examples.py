@@ -31,8 +31,16 @@ SETUP = {"make demo", "make test"}
 LONG_PAGES = {
     *("adding-a-task.md", "adding-an-agent.md", "adding-an-engine.md", "alfworld.md", "audit.md"),
     *("bundles.md", "campaigns.md", "engines.md", "interoperability.md", "isolation.md", "models.md"),
-    *("notebooks.md", "offline.md", "own-data.md", "protocols.md", "report.md", "reproduce.md"),
-    *("run-directory.md", "seedling.md", "site.md", "submitting.md", "tracking.md", "webshop.md"),
+    *("notebooks.md", "offline.md", "own-data.md", "protocols.md", "quickstart.md", "report.md"),
+    *(
+        "reproduce.md",
+        "run-directory.md",
+        "seedling.md",
+        "site.md",
+        "submitting.md",
+        "tracking.md",
+        "webshop.md",
+    ),
 }
 
 

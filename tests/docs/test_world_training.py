@@ -22,7 +22,9 @@ def read_titled_block(title: str) -> str:
     ("expert", "claimed_episodes", "engine"),
     [
         pytest.param("full", 12, "transformers", marks=pytest.mark.thorough),
-        ("12", 0, "scripted:tests.helpers.short_gsm8k:open_constant_model"),
+        pytest.param(
+            *("12", 0, "scripted:tests.helpers.short_gsm8k:open_constant_model"), marks=pytest.mark.thorough
+        ),
     ],
 )
 def test_the_training_in_the_docs_is_the_one_in_the_instructions_and_works_in_a_run(

@@ -17,6 +17,7 @@ TEXTS = st.text(st.sampled_from("ab é\n<|end|>:"), max_size=12)
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(TEXTS, TEXTS), min_size=1, max_size=6))
+@pytest.mark.thorough
 def test_a_conversation_has_the_same_tokens_turn_by_turn_and_as_a_whole(turns: list[tuple[str, str]]) -> None:
     encoder = encoder_of(make_tiny_tokenizer())
     chat: Chat = ()

@@ -470,6 +470,34 @@ def count_passes(engine: TransformersEngine, action: Callable[[], object]) -> in
     return passes
 
 
+def count_tokens_read(engine: TransformersEngine, action: Callable[[], object]) -> int:
+    read = 0
+
+    def count(_: object, inputs: tuple[torch.Tensor]) -> None:
+        nonlocal read
+        read += inputs[0].numel()
+
+    hook = engine.model.network.get_input_embeddings().register_forward_pre_hook(count)
+    action()
+    hook.remove()
+    return read
+
+
+def test_the_first_message_of_conversations_that_begin_alike_is_read_once(model: LoadedModel) -> None:
+    message = ChatMessage("user", " ".join(WORDS[:14]))
+    alike: dict[str, Chat] = dict.fromkeys("abcdefgh", (message,))
+    once = Sampling(max_tokens=1)
+
+    def start(chats: dict[str, Chat]) -> dict[str, Completion]:
+        return CachedConversations(engine, engine.limits.tokens).extend(chats, once)
+
+    with roomy(model) as engine:
+        alone = count_tokens_read(engine, lambda: start({"a": (message,)}))
+        assert alone > 16
+        assert count_tokens_read(engine, lambda: start(alike)) == alone - 1 + len(alike)
+        assert {*start(alike).values()} == {*start({"a": (message,)}).values()}
+
+
 def test_conversations_that_do_not_wait_for_each_other_say_the_same_in_fewer_passes(
     model: LoadedModel,
 ) -> None:

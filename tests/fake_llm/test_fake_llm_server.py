@@ -686,6 +686,7 @@ server.serve_forever()
 """
 
 
+@pytest.mark.thorough
 def test_train_and_submit_trains_twice_and_reads_the_scores(opened: Open, launcher: RunLauncher) -> None:
     home = launcher.home
     for name in ("code", "data", "models", "output"):

@@ -54,6 +54,7 @@ def test_an_edited_cache_entry_is_graded_anew_and_the_record_says_so(
     assert warnings(third.paths) == []
 
 
+@pytest.mark.thorough
 def test_a_baseline_from_the_cache_names_the_run_that_measured_it(
     launcher: RunLauncher, tmp_path: Path
 ) -> None:

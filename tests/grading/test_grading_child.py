@@ -105,7 +105,7 @@ def test_a_process_that_is_killed_fails_the_grading(seedling: Path, cache: Path,
 
 
 @several_cores
-@pytest.mark.parametrize("name", ["bubblewrap", "local"])
+@pytest.mark.parametrize("name", ["bubblewrap", pytest.param("local", marks=pytest.mark.thorough)])
 def test_a_stopped_grading_leaves_no_process_behind(
     name: str, seedling: Path, cache: Path, tmp_path: Path
 ) -> None:

@@ -218,6 +218,7 @@ def test_rows_for_added_tokens_that_are_not_finite_can_be_written_down(
     json.dumps(report.model_dump(), allow_nan=False)
 
 
+@pytest.mark.thorough
 def test_a_report_from_before_added_rows_were_measured_can_still_be_read(
     told: Told, stranger: Weights
 ) -> None:
@@ -235,7 +236,7 @@ def test_the_base_in_a_wider_precision_is_a_copy(parent: LlamaForCausalLM, told:
 
 
 @pytest.mark.parametrize("problems", [30, 400])
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.thorough)])
 def test_a_trained_abacus_is_derived_though_its_head_moved_far(
     tmp_path: Path, problems: int, seed: int
 ) -> None:
@@ -248,6 +249,7 @@ def test_a_trained_abacus_is_derived_though_its_head_moved_far(
     assert report.verdict == "derived", report.reason
 
 
+@pytest.mark.thorough
 def test_an_abacus_trained_on_all_problems_is_no_stranger_though_most_values_changed(tmp_path: Path) -> None:
     Abacus.base().save(tmp_path / "base")
     rows = registry.find_task("gsm8k-mini").load(None).train

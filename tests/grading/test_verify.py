@@ -242,6 +242,7 @@ def test_an_old_run_holds_as_before_and_names_the_files_that_nothing_pins(old_ru
     assert verify_run(old_run).holds
 
 
+@pytest.mark.thorough
 def test_a_crashed_run_says_what_is_covered_so_far_and_a_resumed_one_is_covered_at_its_end(
     launcher: RunLauncher,
 ) -> None:

@@ -169,15 +169,7 @@ def saved(name, change=lambda model, tokenizer: None, **options):
     return OUTPUT / name
 
 say(whole=submit(saved("whole")))
-to_half = lambda model, tokenizer: model.to(torch.bfloat16)
-say(half_in_shards=submit(saved("half", to_half, max_shard_size="40KB")))
-
 from safetensors.torch import save_file
-model, tokenizer = load()
-(OUTPUT / "hand").mkdir()
-weights = train(model, tokenizer, steps=4).state_dict()
-save_file({name: tensor.contiguous() for name, tensor in weights.items()}, OUTPUT / "hand/model.safetensors")
-say(weights_alone=submit(OUTPUT / "hand"))
 
 def add_tokens(model, tokenizer):
     roles = ["<|im_start|>", "<|im_end|>"]
@@ -204,6 +196,17 @@ for name, module in model.named_modules():
 save_file(layers, OUTPUT / "adapter/adapter_model.safetensors")
 tokenizer.save_pretrained(OUTPUT / "adapter")
 say(adapter=submit(OUTPUT / "adapter"))
+"""
+OTHER_FORMS = """
+to_half = lambda model, tokenizer: model.to(torch.bfloat16)
+say(half_in_shards=submit(saved("half", to_half, max_shard_size="40KB")))
+
+from safetensors.torch import save_file
+model, tokenizer = load()
+(OUTPUT / "hand").mkdir()
+weights = train(model, tokenizer, steps=4).state_dict()
+save_file({name: tensor.contiguous() for name, tensor in weights.items()}, OUTPUT / "hand/model.safetensors")
+say(weights_alone=submit(OUTPUT / "hand"))
 """
 TRAINER = """
 from datasets import Dataset
@@ -237,10 +240,20 @@ def honest(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> FinishedRun
     return run_agent(tmp_path_factory.mktemp("honest"), cache, HONEST + TRAINER)
 
 
-@pytest.mark.parametrize("name", ["whole", "half_in_shards", "weights_alone", "tokens_and_format", "adapter"])
+@pytest.mark.parametrize("name", ["whole", "tokens_and_format", "adapter"])
 def test_what_honest_training_saves_is_scored(honest: FinishedRun, name: str) -> None:
     answer = honest.said[name]
     assert (answer["verdict"], answer["lineage"]) == ("scored", "derived"), answer
+
+
+@pytest.mark.thorough
+def test_weights_in_half_precision_in_shards_or_without_other_files_are_scored(
+    tmp_path: Path, cache: Path
+) -> None:
+    done = run_agent(tmp_path, cache, HONEST + OTHER_FORMS)
+    for name in ("half_in_shards", "weights_alone"):
+        answer = done.said[name]
+        assert (answer["verdict"], answer["lineage"]) == ("scored", "derived"), answer
 
 
 def test_what_trl_leaves_beside_the_model_is_left_out_and_named(honest: FinishedRun) -> None:
@@ -257,7 +270,12 @@ def test_what_trl_leaves_beside_the_model_is_left_out_and_named(honest: Finished
     }
 
 
-@pytest.mark.parametrize("kind", ["llama", "qwen3", "gemma3", "gpt2"])
+THOROUGH = pytest.mark.thorough
+
+
+@pytest.mark.parametrize(
+    "kind", ["llama", *(pytest.param(kind, marks=THOROUGH) for kind in ("qwen3", "gemma3", "gpt2"))]
+)
 def test_the_base_models_small_files_are_saved_the_same_without_torch(tmp_path: Path, kind: str) -> None:
     model = write_tiny_llama(tmp_path / "model")
     AutoConfig.for_model(kind, dtype="bfloat16").save_pretrained(model)

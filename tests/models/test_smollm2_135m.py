@@ -98,6 +98,7 @@ def test_it_is_converted_once_and_anew_when_damaged_to_the_same_bytes(model: Pat
     assert compute_manifest(model) == before
 
 
+@pytest.mark.thorough
 def test_every_token_has_the_number_that_the_file_gives_it(tokenizer: Any, fields: dict[str, Any]) -> None:
     tokens = fields["tokenizer.ggml.tokens"]
     assert tokenizer.convert_ids_to_tokens(list(range(len(tokens)))) == tokens
@@ -177,6 +178,7 @@ def test_the_weights_are_those_of_the_file_rounded_to_bfloat16(model: Path, read
                 assert torch.equal(paired.reshape(rows, columns), expected)
 
 
+@pytest.mark.thorough
 def test_what_an_agent_saves_of_it_is_a_submission(model: Path, tmp_path: Path) -> None:
     network: Any = AutoModelForCausalLM.from_pretrained(model, dtype="auto")
     assert network.num_parameters() == 134_515_008

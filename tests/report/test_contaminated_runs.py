@@ -109,6 +109,7 @@ def test_a_directory_with_contaminated_runs_alone_has_no_leaderboard_until_they_
     assert "0 runs, none with a gain yet." in report.stdout
 
 
+@pytest.mark.thorough
 def test_the_report_of_a_campaign_leaves_them_out_of_every_table_and_figure(runs: RunLauncher) -> None:
     done = runs.cli("campaign", "report", str(runs.runs), "-o", "report")
     assert f"note: {LEFT_OUT}" in done.stderr

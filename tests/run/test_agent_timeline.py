@@ -136,6 +136,7 @@ def test_a_request_is_on_the_timeline_and_the_log_is_marked_at_the_submission(wh
     assert b"code/train.py" in brought
 
 
+@pytest.mark.thorough
 def test_what_an_agent_folder_brings_along_is_in_every_revision(launcher: RunLauncher) -> None:
     folder = launcher.home / "mine"
     (folder / "lib").mkdir(parents=True)

@@ -141,6 +141,7 @@ def test_a_broken_transfer_goes_on_where_it_broke(place: Place, hub: HubServer) 
     assert int(asked[1].removeprefix("bytes=").rstrip("-")) >= 20 << 20  # the library writes 10 MiB at a time
 
 
+@pytest.mark.thorough
 def test_files_that_arrived_whole_are_not_fetched_again(place: Place, hub: HubServer) -> None:
     hub.repositories[NAME].cut = [0] * 6
     said = place.prepare(NAME)
@@ -164,6 +165,7 @@ def test_a_damaged_cache_is_mended(place: Place, hub: HubServer, tiny: Path) -> 
     assert hub.sent == [("model.safetensors", None)]
 
 
+@pytest.mark.thorough
 def test_a_damaged_cache_without_a_network_is_not_believed(place: Place) -> None:
     directory = Path(place.prepare(NAME)["directory"])
     with (directory / "model.safetensors").open("r+b") as file:
@@ -192,6 +194,7 @@ def test_a_model_that_lies_in_the_hubs_cache_needs_no_network(tmp_path: Path, ti
         assert compute_manifest(Path(said["directory"])) == compute_manifest(tiny)
 
 
+@pytest.mark.thorough
 def test_half_a_model_in_the_hubs_cache_is_none(place: Place, hub: HubServer) -> None:
     hub.repositories[NAME].cut = [0] * 6
     place.prepare(NAME)

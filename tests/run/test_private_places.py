@@ -83,6 +83,7 @@ def test_runs_and_a_cache_inside_the_prefix_are_invisible_to_the_agent(
     assert run.result.contamination.done
 
 
+@pytest.mark.thorough
 def test_a_cache_that_a_link_leads_into_the_prefix_is_invisible_to_the_agent(
     shared_place: Path, tmp_path: Path
 ) -> None:
@@ -95,6 +96,7 @@ def test_a_cache_that_a_link_leads_into_the_prefix_is_invisible_to_the_agent(
     assert run.said == {"verdict": "scored", "found": []}, run.log
 
 
+@pytest.mark.thorough
 def test_task_folders_data_and_import_paths_inside_the_prefix_are_invisible_to_the_agent(
     shared_place: Path, launcher: RunLauncher
 ) -> None:
@@ -132,6 +134,7 @@ def test_a_grading_sees_its_own_split_alone_wherever_the_cache_lies(tmp_path: Pa
     assert [path for path in saw if path.startswith((str(runs), str(cache)))] == []
 
 
+@pytest.mark.thorough
 def test_temporary_files_inside_the_prefix_are_invisible_to_the_agent(
     shared_place: Path, launcher: RunLauncher
 ) -> None:

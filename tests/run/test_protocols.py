@@ -134,8 +134,10 @@ def test_a_profile_and_expert_help_are_both_part_of_the_setting() -> None:
     ("task", "profile"),
     [
         ("tests.helpers.short_alfworld:TASK", "paper-alfworld-1"),
-        ("tests.helpers.short_webshop:PAPER_TASK", "paper-webshop-1"),
-        ("tests.helpers.short_deepsearchqa:TASK", "paper-deepsearchqa-1"),
+        pytest.param("tests.helpers.short_webshop:PAPER_TASK", "paper-webshop-1", marks=pytest.mark.thorough),
+        pytest.param(
+            "tests.helpers.short_deepsearchqa:TASK", "paper-deepsearchqa-1", marks=pytest.mark.thorough
+        ),
         ("tests.helpers.short_alpacaeval:TASK", "paper-alpacaeval-1"),
     ],
 )

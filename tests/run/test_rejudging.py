@@ -82,6 +82,7 @@ def test_the_old_rule_gives_the_old_scores(tmp_path: Path, launcher: RunLauncher
     assert rejudged.notes == rejudged.not_graded == ()
 
 
+@pytest.mark.thorough
 def test_what_cannot_be_graded_again_is_said(
     launcher: RunLauncher, shared_launcher: RunLauncher, run: FinishedRun, tmp_path: Path
 ) -> None:

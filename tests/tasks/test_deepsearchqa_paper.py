@@ -195,6 +195,7 @@ def test_the_eval_file_of_a_workspace_holds_the_evaluator_itself(task: str) -> N
     assert own.version == found.version
 
 
+@pytest.mark.thorough
 def test_the_miniatures_expert_still_knows_the_questions() -> None:
     mini = registry.find_task("deepsearchqa-mini").apply_profile(PROFILE).load(None)
     library = load_library("train").search

@@ -104,6 +104,7 @@ def test_a_benchmark_folder_runs_unchanged(launcher: RunLauncher) -> None:
     assert not (folder.parent.parent / "log").exists()
 
 
+@pytest.mark.thorough
 def test_under_the_papers_protocol_a_benchmark_that_scores_training_rows_has_a_warning(
     launcher: RunLauncher,
 ) -> None:
@@ -121,6 +122,7 @@ OWN_TEST_SET = EVALUATOR.replace(
 ).replace("train.jsonl", "the training data")
 
 
+@pytest.mark.thorough
 def test_an_evaluator_with_its_own_test_set_leaves_all_training_rows_to_the_agent(
     launcher: RunLauncher,
 ) -> None:
@@ -169,6 +171,7 @@ def test_a_result_without_a_score_from_0_to_100_is_an_error(score: object) -> No
         read_score({"accuracy_summary": {}})
 
 
+@pytest.mark.thorough
 def test_an_evaluator_that_fails_on_one_submission_costs_that_submission_only(launcher: RunLauncher) -> None:
     lucky = EVALUATOR.replace(
         'result["score"] = 100', 'assert right < len(rows), "surprised"\n        result["score"] = 100'

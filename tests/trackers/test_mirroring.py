@@ -172,6 +172,7 @@ def test_texts_of_a_hostile_run_become_plain_names_and_lead_nowhere(
     assert sanitize_name("..") == sanitize_name("") == "unnamed"
 
 
+@pytest.mark.thorough
 def test_a_run_whose_harness_died_is_mirrored_as_stopped_and_goes_on_as_the_same_run(
     launcher: RunLauncher,
 ) -> None:
@@ -216,6 +217,7 @@ def test_a_tracker_that_cannot_work_here_is_refused_before_the_run_begins(launch
     assert not launcher.runs.exists()
 
 
+@pytest.mark.thorough
 def test_a_campaign_tracks_its_runs_under_its_name_and_they_stay_the_same_experiments(
     launcher: RunLauncher,
 ) -> None:

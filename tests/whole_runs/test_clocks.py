@@ -61,6 +61,7 @@ def read_submissions(paths: RunPaths) -> list[Submission]:
     ]
 
 
+@pytest.mark.thorough
 def test_an_agent_that_only_submits_reaches_the_limit_of_wall_time(launcher: RunLauncher) -> None:
     """It submits in the background all the time, so that its training clock almost never runs."""
     run = launcher.run(

@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from agent2rl.core.records import RunResult
 from agent2rl.grading.verify import verify_run
 from tests.helpers.crashing_runs import CrashingRun, CrashPoint
@@ -11,6 +13,7 @@ SUBMIT_ONE = 'submit(trained("v1", problems=60))'
 KILLED = -9
 
 
+@pytest.mark.thorough
 def test_without_weights_the_score_the_record_and_the_report_are_there(launcher: RunLauncher) -> None:
     dying = CrashingRun(launcher, ("--sandbox", "local", "--keep", "none"), SUBMIT_ONE)
     assert dying.live(CrashPoint("dropped")) == KILLED, dying.errors

@@ -6,6 +6,8 @@ and `scores.json`. It takes the best score out of every answer, and an `error` f
 
 import json
 
+import pytest
+
 from tests.helpers.run_launcher import RunLauncher
 
 CLIENT = """
@@ -148,6 +150,7 @@ say(found=found, outside=outside.read_text(), left=sorted(path.name for path in 
 """
 
 
+@pytest.mark.thorough
 def test_an_agent_that_spoils_its_scores_file_changes_no_verdict(launcher: RunLauncher) -> None:
     run = launcher.run(SPOILER, "--budget", "20m")
     assert run.result.ending == "completed", run.log

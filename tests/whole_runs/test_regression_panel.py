@@ -95,6 +95,7 @@ def find_measuring_run(finished: FinishedRun, place: int) -> str:
     return str(measured["run_id"] if measured else finished.result.run_id)
 
 
+@pytest.mark.thorough
 def test_a_reproduction_does_not_repeat_the_panel(shared_launcher: RunLauncher, run: FinishedRun) -> None:
     done = shared_launcher.cli("reproduce", run.result.run_id, "--json", PYTHONPATH=str(ROOT))
     assert done.returncode == 0, done.stderr

@@ -208,6 +208,7 @@ def bundle(shared_launcher: RunLauncher, session: RunPaths) -> Path:
     return path
 
 
+@pytest.mark.thorough
 def test_a_bundles_submission_is_reproduced_and_verify_finds_the_answer_beside_it(
     shared_launcher: RunLauncher, bundle: Path, tmp_path: Path
 ) -> None:

@@ -96,7 +96,7 @@ def test_time_that_was_used_up_is_not_given_a_second_time(launcher: RunLauncher)
     result = RunResult.model_validate_json(dying.said)
     assert (result.ending, result.resumed) == ("deadline", 1)
     assert result.clock is not None
-    assert 2.9 < result.clock.agent < 10
+    assert 2.9 < result.clock.agent < 60
     assert dying.paths.agent_log.read_text().count("begun") == 1
     assert "used up when the harness crashed" in result.reason
 

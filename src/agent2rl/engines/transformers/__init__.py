@@ -50,24 +50,40 @@ from agent2rl.engines.transformers.loading import LoadedModel, load_model
 # Shared prefixes: common instructions, worked examples or game history are processed once
 
 MIN_SHARED_TOKENS = 64
-"""Minimum common tokens that are worth a separate pass."""
+"""Minimum common tokens of different texts that are worth a separate pass."""
+MIN_REPEATED_TOKENS = 16
+"""Minimum tokens of a text that several requests have that are worth one."""
 
 
 def find_shared_prefixes(
     requests: Sequence[GenerationRequest],
 ) -> Iterator[tuple[list[int], list[GenerationRequest]]]:
-    """Yield common prefixes with the requests that have them; each request keeps at least one token."""
+    """Yield common prefixes with the requests that have them; each request keeps at least one token.
+
+    The episodes of one game begin with the same text, so that all of it is shared. Other texts share what is
+    common to all that begin alike.
+    """
+    fresh = [request for request in requests if not request.has_slot]
+    repeated = _group_by_tokens(fresh, MIN_REPEATED_TOKENS, None)
+    for group in repeated:
+        yield group[0].ids[:-1], group
+    found = {request for group in repeated for request in group}
+    others = [request for request in fresh if request not in found]
+    for group in _group_by_tokens(others, MIN_SHARED_TOKENS, MIN_SHARED_TOKENS):
+        texts = [request.ids[:-1] for request in group]
+        # The common prefix of the smallest and the largest is common to all.
+        yield _find_common_prefix(min(texts), max(texts)), group
+
+
+def _group_by_tokens(
+    requests: Sequence[GenerationRequest], fewest: int, compared: int | None
+) -> list[list[GenerationRequest]]:
+    """Return groups of requests of more than `fewest` tokens whose first `compared` tokens are the same."""
     alike: dict[tuple[int, ...], list[GenerationRequest]] = {}
     for request in requests:
-        if not request.has_slot and len(request.ids) > MIN_SHARED_TOKENS:
-            alike.setdefault(tuple(request.ids[:MIN_SHARED_TOKENS]), []).append(request)
-    for group in alike.values():
-        if len(group) > 1:
-            texts = [request.ids[:-1] for request in group]
-            yield (
-                _find_common_prefix(min(texts), max(texts)),
-                group,
-            )  # the common prefix of the smallest and the largest is common to all
+        if len(request.ids) > fewest:
+            alike.setdefault(tuple(request.ids[:compared]), []).append(request)
+    return [group for group in alike.values() if len(group) > 1]
 
 
 def _find_common_prefix(first: list[int], last: list[int]) -> list[int]:
@@ -307,11 +323,13 @@ class TransformersEngine:
             requests[place].ids = ids if requests[place].keep else self.prompts.require_fitting(ids)
         if sampling.max_tokens > 0:
             fitting = [request for request in requests if not self.fills_context(request)]
-            heads = []
-            for common, group in find_shared_prefixes(fitting):
-                head = GenerationRequest(common, "", keep=True)
-                self.decoder.run([head], Sampling(max_tokens=1))
-                heads.append(head)
+            shared = [
+                (GenerationRequest(common, "", keep=True), group)
+                for common, group in find_shared_prefixes(fitting)
+            ]
+            heads = [head for head, _ in shared]
+            self.decoder.run(heads, Sampling(max_tokens=1))
+            for head, group in shared:
                 for request in group:
                     request.shared = head.slot
             self.decoder.run(fitting, sampling, follow_up)
