@@ -184,7 +184,7 @@ class ProcessMonitor:
 
 # Revisions of the agent's code, taken whenever it changes.
 
-QUIET_SECONDS, LOOK_SECONDS, REVISION_TURN_SECONDS = 0.3, 15.0, 0.25
+QUIET_SECONDS, POLL_SECONDS, REVISION_TURN_SECONDS = 0.3, 15.0, 0.25
 EACH_SECONDS = 0.02
 """Additional delay of the next revision for each existing one."""
 MOST_WATCHED = 256
@@ -272,7 +272,7 @@ class RevisionWatcher:
 
     def _wait_for_change(self, events: "inotify_simple.INotify") -> bool:
         """Wait until something changed and then stayed unchanged for a moment, or until the next poll."""
-        until = time.monotonic() + LOOK_SECONDS
+        until = time.monotonic() + POLL_SECONDS
         while not self._ended.is_set() and time.monotonic() < until:
             if events.read(timeout=int(1000 * REVISION_TURN_SECONDS)):
                 while events.read(timeout=int(1000 * QUIET_SECONDS)) and time.monotonic() < until:
@@ -315,10 +315,10 @@ class _PendingSample:
     disk_bytes: int | None = None
 
     @classmethod
-    def from_snapshot(cls, look: _ProcessSnapshot) -> Self:
+    def from_snapshot(cls, snapshot: _ProcessSnapshot) -> Self:
         """Start at the first process."""
-        oldest = min((each.began for each in look.members), default=look.at)
-        return cls(look.clock - max(0.0, look.at - oldest), look.clock + FIRST_SAMPLE_SECONDS)
+        oldest = min((each.began for each in snapshot.members), default=snapshot.at)
+        return cls(snapshot.clock - max(0.0, snapshot.at - oldest), snapshot.clock + FIRST_SAMPLE_SECONDS)
 
 
 class AgentObserver:
@@ -326,7 +326,7 @@ class AgentObserver:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._looks: Queue[_ProcessSnapshot] = Queue(MOST_WAITING)
+        self._snapshots: Queue[_ProcessSnapshot] = Queue(MOST_WAITING)
         self._ended = threading.Event()
         self._monitor = ProcessMonitor(recorder)
         self._files = WorkspaceWatcher(recorder.paths.workspace, recorder.resume_state.files)
@@ -337,7 +337,7 @@ class AgentObserver:
 
     def __call__(self, members: Sequence[Process], disk_bytes: int | None) -> None:
         with suppress(Full):  # the observer's thread is blocked or has failed
-            self._looks.put_nowait(
+            self._snapshots.put_nowait(
                 _ProcessSnapshot(time.time(), time.monotonic(), tuple(members), disk_bytes)
             )
 
@@ -358,9 +358,9 @@ class AgentObserver:
     def _observe_until_end(self) -> None:
         try:
             gpus = GpuSampler()
-            while not self._ended.is_set() or not self._looks.empty():
+            while not self._ended.is_set() or not self._snapshots.empty():
                 with suppress(Empty):
-                    self._handle_snapshot(self._looks.get(timeout=TURN_SECONDS), gpus)
+                    self._handle_snapshot(self._snapshots.get(timeout=TURN_SECONDS), gpus)
                 self._poll_gpus_and_files(gpus)
             self._handle_snapshot(_ProcessSnapshot(time.time(), time.monotonic(), (), None), gpus)
             self._record_file_changes(last=True)
@@ -370,21 +370,21 @@ class AgentObserver:
                     "fault", where="observing the agent", trace=traceback.format_exc()
                 )
 
-    def _handle_snapshot(self, look: _ProcessSnapshot, gpus: GpuSampler) -> None:
-        used = self._monitor.update_processes(look.members, look.at)
-        load = self._load or _PendingSample.from_snapshot(look)
+    def _handle_snapshot(self, snapshot: _ProcessSnapshot, gpus: GpuSampler) -> None:
+        used = self._monitor.update_processes(snapshot.members, snapshot.at)
+        load = self._load or _PendingSample.from_snapshot(snapshot)
         load.cpu_seconds += used
-        load.disk_bytes = load.disk_bytes if look.disk_bytes is None else look.disk_bytes
-        if look.members:
+        load.disk_bytes = load.disk_bytes if snapshot.disk_bytes is None else snapshot.disk_bytes
+        if snapshot.members:
             self._load = load
-            load.processes = len(look.members)
-            load.resident_bytes = sum(each.resident_bytes for each in look.members)
-        if self._load and (look.clock >= load.due or not look.members):
-            self._record_sample(load, look, gpus)
+            load.processes = len(snapshot.members)
+            load.resident_bytes = sum(each.resident_bytes for each in snapshot.members)
+        if self._load and (snapshot.clock >= load.due or not snapshot.members):
+            self._record_sample(load, snapshot, gpus)
 
-    def _record_sample(self, load: _PendingSample, look: _ProcessSnapshot, gpus: GpuSampler) -> None:
+    def _record_sample(self, load: _PendingSample, snapshot: _ProcessSnapshot, gpus: GpuSampler) -> None:
         """Record a sample periodically and at the end of a sandbox."""
-        seconds = max(look.clock - load.since, 1e-3)
+        seconds = max(snapshot.clock - load.since, 1e-3)
         sample = ResourceSample(
             seconds=seconds,
             cores=load.cpu_seconds / seconds,
@@ -395,9 +395,11 @@ class AgentObserver:
             gpus=gpus.take_averages(),
         )
         self._recorder.record_event("sample", **sample.model_dump(mode="json"))
-        apart = (look.clock - self._since) / SAMPLE_SHARE
-        due = look.clock + min(max(FIRST_SAMPLE_SECONDS, apart), SAMPLE_SECONDS)
-        self._load = _PendingSample(look.clock, due, disk_bytes=load.disk_bytes) if look.members else None
+        apart = (snapshot.clock - self._since) / SAMPLE_SHARE
+        due = snapshot.clock + min(max(FIRST_SAMPLE_SECONDS, apart), SAMPLE_SECONDS)
+        self._load = (
+            _PendingSample(snapshot.clock, due, disk_bytes=load.disk_bytes) if snapshot.members else None
+        )
 
     def _poll_gpus_and_files(self, gpus: GpuSampler) -> None:
         """Do the periodic polling."""
