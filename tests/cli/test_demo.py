@@ -1,6 +1,7 @@
 """`agent2rl demo`, from an installed wheel: everything that it needs is in the package."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -57,6 +58,14 @@ def test_the_demo_without_torch_says_how_to_install_it(launcher: RunLauncher) ->
         "       A run that needs neither: agent2rl run --task gsm8k-mini\n"
     )
     assert not launcher.runs.exists()
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/installing.md", "docs/quickstart.md"])
+def test_the_documented_line_for_the_demo_installs_what_it_needs(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    lines = re.findall(r"pip install (\S+) && agent2rl demo", text)
+    assert lines, f"{page} does not say how to run the demo without a clone"
+    assert set(lines) == {"'agent2rl[train]'"}
 
 
 def test_a_wrong_option_of_the_demo_is_named_like_one_of_run(launcher: RunLauncher) -> None:

@@ -32,7 +32,8 @@ os.fsync = fsync
 MESSAGES = {
     "agent2rl run --task gsm8k-mini --sandbox bubblewrap  (without it)": """\
 error: The sandbox failed its self-test ('the sandbox starts' does not hold). The sandbox needs the \
-program bwrap, which is not installed. Install it: sudo apt-get install bubblewrap
+program bwrap, which is not installed. Install it: sudo apt-get install bubblewrap. On a cluster: ask its \
+administrators for it, or try `module load apptainer`.
 """,
     "agent2rl run --task gsm8k-mini --agent claude-code --driver claude-opus-4-6": """\
 error: claude-opus-4-6 needs a key of Anthropic, and ANTHROPIC_API_KEY is not set.
@@ -136,9 +137,13 @@ def test_a_missing_bubblewrap_is_said_with_the_install_line(launcher: RunLaunche
         (programs / name).symlink_to(shutil.which(name) or "/bin/false")
     done = launcher.cli("run", "--task", "gsm8k-mini", "--sandbox", "bubblewrap", PATH=str(programs))
     assert done.returncode == 1
-    expected = MESSAGES["agent2rl run --task gsm8k-mini --sandbox bubblewrap  (without it)"]
-    line = "Install it: sudo apt-get install bubblewrap"
-    assert read_error(done) == expected.replace(line, suggest_install("bubblewrap"))
+    shown = MESSAGES["agent2rl run --task gsm8k-mini --sandbox bubblewrap  (without it)"]
+    before, line, advice = shown.partition("Install it: sudo apt-get install bubblewrap")
+    own_line = suggest_install("bubblewrap")
+    assert read_error(done) == (
+        f"{before}{own_line}\n" if os.geteuid() == 0 else f"{before}{own_line.rstrip('.')}{advice}"
+    )
+    assert line
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ their own way.
 """
 
 import json
+import re
 import subprocess
 import sys
 import tarfile
@@ -16,9 +17,11 @@ import pytest
 
 from agent2rl.cli.main import COMMANDS
 from agent2rl.record.files import extract_archive
+from agent2rl.run.preflight import DOCKER_COMMANDS
 from tests.helpers.run_launcher import RunLauncher
 
-ARCHIVE = Path(__file__).parents[1] / "whole_runs" / "earlier_version_run.tar.xz"
+ROOT = Path(__file__).parents[2]
+ARCHIVE = ROOT / "tests" / "whole_runs" / "earlier_version_run.tar.xz"
 NOT_ON_MACOS = {
     "modules": ["inotify_simple"],
     "os": ["memfd_create", "sched_getaffinity", "sched_setaffinity", "pidfd_open", "O_PATH", "O_TMPFILE"],
@@ -183,8 +186,19 @@ def test_check_says_what_works_and_what_does_not(other: OtherSystem) -> None:
     )
     assert lines[1].startswith(f"BROKEN runs: need Linux, and this is {name} → Install agent2rl {where}")
     assert "bubblewrap" in lines[1]
+    build, start = DOCKER_COMMANDS
+    assert lines[1].endswith(f"With Docker, in a clone: `{build}`, then `{start}`")
     findings = json.loads(other.results["check --json"][1])
     assert [finding["name"] for finding in findings] == ["reading runs", "runs", "cache"]
+
+
+def test_the_docker_commands_are_documented_and_fit_the_image() -> None:
+    build, start = DOCKER_COMMANDS
+    page = (ROOT / "docs" / "installing.md").read_text(encoding="utf-8")
+    assert f"{build}\n{start}\n" in page
+    options = start.partition(" agent2rl:cpu ")[0]
+    documented = (ROOT / "docs" / "where-to-run.md").read_text(encoding="utf-8")
+    assert all(option in documented for option in re.findall(r"--security-opt \S+|-e \S+", options))
 
 
 def test_a_run_is_refused_in_one_line_with_what_to_do(other: OtherSystem) -> None:

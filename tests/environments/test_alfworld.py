@@ -435,9 +435,10 @@ def test_thoughts_cost_a_step_and_change_nothing() -> None:
     three = Example("", "", "", {"steps": 3})
     world.reset(three)
     thought = world.step("think: where do mugs hide?")
-    assert (thought.observation, thought.done) == ("OK.", False)
+    assert (thought.observation, thought.done, thought.invalid) == ("OK.", False, False)
     assert world.step("go to table 1").observation.startswith("On the table 1, ")
-    assert world.step("dance") == EnvironmentStep(NOTHING, 0.0, done=True, won=False, cut=True)
+    last = EnvironmentStep(NOTHING, 0.0, done=True, won=False, cut=True, invalid=True)
+    assert world.step("dance") == last
     world.reset(three)
     assert not world.step("look").done
 

@@ -67,7 +67,14 @@ def test_a_question_is_searched_read_and_answered() -> None:
     assert first.observation == "Question: Who founded Orin Foods?"
     assert found.observation.startswith("1. Orin Foods: Orin Foods is a company.")
     assert page.observation == f"Orin Foods\n{DOCUMENTS[0].text}"
-    assert last == EnvironmentStep(OVER, reward=1.0, done=True, won=True, marks=dict.fromkeys(MARKS, 1.0))
+    marks = dict.fromkeys(MARKS, 1.0)
+    assert last == EnvironmentStep(OVER, reward=1.0, done=True, won=True, marks=marks, invalid=False)
+
+
+def test_what_cannot_be_done_is_told_apart_from_what_finds_nothing() -> None:
+    actions = ["hm", "open[7]", "search[xyzzy]", "search[Orin]", "search[Orin]", "answer[nobody]"]
+    steps = played(LocalCorpus(DOCUMENTS), actions)
+    assert [step.invalid for step in steps] == [None, True, True, False, False, False, False]
 
 
 def test_a_whole_reply_is_an_action() -> None:

@@ -258,6 +258,15 @@ def test_an_environment_rewards_the_purchase_and_then_stands_still() -> None:
     assert (after.reward, after.done, after.observation) == (0, True, steps[-1].observation)
 
 
+def test_an_action_that_makes_no_sense_is_invalid_and_an_option_that_is_chosen_is_not() -> None:
+    store = WebshopEnvironment(lambda _: SHOP)
+    store.reset(example())
+    actions = ("dance", "search[pumps]", "click[b000000001]", "click[6]", "click[7]", "click[buy now]")
+    steps = [store.step(action) for action in actions]
+    assert [step.invalid for step in steps] == [True, False, False, False, True, False]
+    assert steps[3].observation == steps[2].observation == steps[4].observation
+
+
 def test_an_episode_without_a_purchase_is_cut() -> None:
     store = WebshopEnvironment(lambda _: SHOP)
     store.reset(example(steps=2))

@@ -38,7 +38,7 @@ from agent2rl.grading import contamination_scanner, workspace_documents
 from agent2rl.grading.worker import JOB, ExampleRow
 from agent2rl.grading.workspace_documents import ReadBounds, WorkspaceDocuments
 from agent2rl.record.files import write_json_lines, write_record
-from agent2rl.report import tables
+from agent2rl.report import descriptions
 from agent2rl.tasks.gsm8k import TASK
 from tests.helpers.run_launcher import RunLauncher
 from tests.helpers.small_campaigns import has_agent_started, wait_until
@@ -373,10 +373,14 @@ def test_broken_archives_are_said_and_do_not_stop_the_rest(tmp_path: Path) -> No
 
 
 def test_a_check_that_was_not_done_is_never_called_clean() -> None:
-    assert "NOT CHECKED" in tables.describe_contamination(Contamination(done=False, reason="no time").summary)
-    assert "none found in 1 file" in tables.describe_contamination(Contamination(done=True, files=1).summary)
+    assert "NOT CHECKED" in descriptions.describe_contamination(
+        Contamination(done=False, reason="no time").summary
+    )
+    assert "none found in 1 file" in descriptions.describe_contamination(
+        Contamination(done=True, files=1).summary
+    )
     partly = Contamination(done=True, files=2, left_out_files=3, left_out_bytes=4_100_000_000)
-    assert tables.describe_contamination(partly) == "none found in 2 files; not read: 3 files, 4.1 GB"
+    assert descriptions.describe_contamination(partly) == "none found in 2 files; not read: 3 files, 4.1 GB"
 
 
 # Whole runs

@@ -194,6 +194,56 @@ def test_the_files_of_torchtune_have_fewer_keys_and_are_merged_all_the_same(
     assert merge(adapter, base)
 
 
+BIASED = {**lora(QUERY, WIDTH, WIDTH), f"{PREFIX}{QUERY}.lora_B.bias": draw(WIDTH, seed=3)}
+
+
+HADAMARD = {
+    f"{PREFIX}{QUERY}.hada_{name}": draw(*shape)
+    for name, shape in {
+        "w1_a": (WIDTH, RANK),
+        "w1_b": (RANK, WIDTH),
+        "w2_a": (WIDTH, RANK),
+        "w2_b": (RANK, WIDTH),
+    }.items()
+}
+
+
+def write_other_kind(directory: Path, kind: str, layers: Layers, **settings: object) -> Path:
+    adapter = write_adapter(directory, layers)
+    config = {"peft_type": kind, "target_modules": ["q_proj"], "modules_to_save": None, **settings}
+    (adapter / "adapter_config.json").write_text(json.dumps(config))
+    return adapter
+
+
+def test_the_bias_of_a_lora_is_added_scaled(tmp_path: Path, base: BaseModel) -> None:
+    merged = merge(write_adapter(tmp_path / "adapter", BIASED, lora_bias=True), base)
+    expected = draw(WIDTH) + ALPHA / RANK * draw(WIDTH, seed=3)
+    np.testing.assert_allclose(merged[f"{QUERY}.bias"], expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("kind", "layers", "settings"),
+    [
+        ("LOHA", HADAMARD, {"r": RANK, "alpha": 8}),
+        ("IA3", {f"{PREFIX}{QUERY}.ia3_l": draw(WIDTH, 1)}, {"feedforward_modules": []}),
+        ("IA3", {f"{PREFIX}{QUERY}.ia3_l": draw(1, WIDTH)}, {"feedforward_modules": ["q_proj"]}),
+    ],
+)
+def test_relatives_of_lora_are_merged_if_they_fit_and_refused_by_name_otherwise(
+    tmp_path: Path, base: BaseModel, kind: str, layers: Layers, settings: dict[str, Any]
+) -> None:
+    assert merge(write_other_kind(tmp_path / "adapter", kind, layers, **settings), base)
+    longer = {name: np.concatenate([layer, layer]) for name, layer in layers.items()}
+    text = refusal(write_other_kind(tmp_path / "longer", kind, longer, **settings), base)
+    assert "incomplete or of a wrong shape" in text
+    infinite = {name: np.full_like(layer, np.inf) for name, layer in layers.items()}
+    assert "NaN or infinity" in refusal(
+        write_other_kind(tmp_path / "infinite", kind, infinite, **settings), base
+    )
+    beyond = {**layers, f"{PREFIX}{QUERY}.lora_A.weight": draw(RANK, WIDTH)}
+    assert "incomplete" in refusal(write_other_kind(tmp_path / "beyond", kind, beyond, **settings), base)
+
+
 # What is refused
 
 
@@ -204,7 +254,12 @@ def test_the_files_of_torchtune_have_fewer_keys_and_are_merged_all_the_same(
             {"peft_type": "PROMPT_TUNING"},
             "trains inputs of the model and not its weights, so it cannot be merged",
         ),
-        ({"peft_type": "LOHA"}, "peft_type is 'LOHA'. The grader merges LORA"),
+        ({"peft_type": "LOKR"}, "peft_type is 'LOKR'. The grader merges LORA"),
+        (
+            {"peft_type": "IA3"},
+            "uses 'init_lora_weights', 'lora_alpha', 'r'",
+        ),
+        ({"peft_type": "LOHA"}, "uses 'init_lora_weights', 'lora_alpha', which the grader does not merge"),
         ({"peft_type": None}, "peft_type is None"),
         ({"peft_type": ["LORA"]}, "peft_type is ['LORA']"),
         ({"r": 0}, "r is 0, not a rank from 1 to 1024"),
@@ -224,7 +279,8 @@ def test_the_files_of_torchtune_have_fewer_keys_and_are_merged_all_the_same(
         ({"target_modules": [1]}, "target_modules is [1], not a list of names"),
         ({"trainable_token_indices": [1]}, "uses 'trainable_token_indices'"),
         ({"layer_replication": [[0, 1]]}, "uses 'layer_replication'"),
-        ({"lora_bias": True}, "uses 'lora_bias'"),
+        ({"lora_bias": True}, "incomplete or of a wrong shape"),
+        ({"lora_bias": True, "use_dora": True}, "lora_bias with use_dora"),
         ({"a_later_option": 3}, "uses 'a_later_option'"),
     ],
 )
@@ -252,6 +308,9 @@ def without(part: str) -> Layers:
         (lora("model.norm", WIDTH, WIDTH), "incomplete or of a wrong shape"),
         (without("lora_B.weight"), "incomplete or of a wrong shape"),
         ({**USUAL, f"{PREFIX}{QUERY}.lora_magnitude_vector": draw(WIDTH)}, "incomplete or of a wrong shape"),
+        ({**USUAL, f"{PREFIX}{QUERY}.lora_B.bias": draw(WIDTH)}, "incomplete or of a wrong shape"),
+        ({**USUAL, f"{PREFIX}{OUTPUT}.lora_B.bias": draw(WIDTH)}, f"not of the base model: '{OUTPUT}.bias'"),
+        ({f"{PREFIX}{QUERY}.ia3_l": draw(WIDTH, 1)}, "incomplete or of a wrong shape"),
         ({**USUAL, f"{PREFIX}{QUERY}.bias": draw(WIDTH + 1)}, "of another shape"),
         ({**USUAL, f"{PREFIX}{QUERY}.bias": np.ones(WIDTH, np.int64)}, "not floating-point numbers"),
         ({name: layer * np.float32("nan") for name, layer in USUAL.items()}, "NaN or infinity"),
@@ -266,7 +325,7 @@ def test_tensors_that_do_not_fit_the_base_are_refused_by_name(
 
 
 def test_a_fault_of_an_adapter_is_told_once(tmp_path: Path, base: BaseModel) -> None:
-    text = refusal(write_adapter(tmp_path / "adapter", peft_type="IA3"), base)
+    text = refusal(write_adapter(tmp_path / "adapter", peft_type="OFT"), base)
     assert len(re.findall("peft_type", text)) == 1
 
 

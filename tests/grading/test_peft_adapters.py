@@ -16,7 +16,11 @@ from agent2rl.grading.lora_adapter import merge_adapter, read_adapter
 from tests.helpers.tiny_models import make_tiny_tokenizer, resave_model, write_tiny_llama
 
 peft = pytest.importorskip("peft")
-pytestmark = pytest.mark.filterwarnings("ignore:Setting `save_embedding_layers`")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Setting `save_embedding_layers`"),
+    # peft takes the biases of lora_bias for matrices that were not gathered.
+    pytest.mark.filterwarnings("ignore:Adapter 'default'. 4 LoRA tensor"),
+]
 
 LINEAR = ["q_proj", "down_proj"]
 KINDS: dict[str, dict[str, Any]] = {
@@ -38,11 +42,29 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
+OTHER_KINDS: dict[str, tuple[type[Any], dict[str, Any]]] = {
+    "LoHa": (peft.LoHaConfig, {"target_modules": LINEAR, "r": 4, "alpha": 8}),
+    "LoHa with ranks of their own": (
+        peft.LoHaConfig,
+        {"target_modules": LINEAR, "r": 4, "alpha": 8, "rank_pattern": {"q_proj": 2}},
+    ),
+    "IA3": (peft.IA3Config, {"target_modules": LINEAR, "feedforward_modules": ["down_proj"]}),
+    "IA3 with a whole module": (
+        peft.IA3Config,
+        {"target_modules": ["v_proj"], "feedforward_modules": [], "modules_to_save": ["lm_head"]},
+    ),
+}
+
+
 def train_adapter(model: Path, target: Path, seed: int = 0, **settings: Any) -> Path:
     """An adapter of the kind, with random values in place of trained ones, as peft saves it."""
+    return train_any_adapter(model, target, peft.LoraConfig(r=4, lora_alpha=8, **settings), seed)
+
+
+def train_any_adapter(model: Path, target: Path, config: Any, seed: int = 0) -> Path:
     torch.manual_seed(seed)
+    config.task_type = "CAUSAL_LM"
     network = AutoModelForCausalLM.from_pretrained(model, dtype="auto")
-    config = peft.LoraConfig(r=4, lora_alpha=8, task_type="CAUSAL_LM", **settings)
     adapted = peft.get_peft_model(network, config)
     with torch.no_grad():
         for name, parameter in adapted.named_parameters():
@@ -91,6 +113,15 @@ def test_an_adapter_is_merged_as_peft_merges_it(tmp_path: Path, kind: str) -> No
     require_same(merge_here(model, adapter, tmp_path / "mine"), theirs, model)
 
 
+@pytest.mark.parametrize("kind", OTHER_KINDS)
+def test_relatives_of_lora_are_merged_as_peft_merges_them(tmp_path: Path, kind: str) -> None:
+    model = write_tiny_llama(tmp_path / "model")
+    make_config, settings = OTHER_KINDS[kind]
+    adapter = train_any_adapter(model, tmp_path / "adapter", make_config(**settings))
+    theirs = merge_with_peft(model, adapter, tmp_path / "theirs")
+    require_same(merge_here(model, adapter, tmp_path / "mine"), theirs, model)
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["LoRA", "DoRA"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -107,18 +138,26 @@ def test_a_base_of_16_bits_is_rounded_once_as_peft_rounds_it(
     assert values.float().mean() > 0.999
 
 
-@pytest.mark.parametrize("dora", [False, True])
-def test_matrices_that_are_stored_transposed_are_merged_with_trained_biases(
-    tmp_path: Path, dora: bool
-) -> None:
+@pytest.mark.parametrize("kind", ["LoRA", "DoRA", "LoRA with biases", "IA3", "IA3 of inputs"])
+def test_matrices_that_are_stored_transposed_are_merged_with_their_biases(tmp_path: Path, kind: str) -> None:
     """As in GPT-2, whose square matrices do not tell which side is which."""
     tokenizer = make_tiny_tokenizer()
-    config = GPT2Config(vocab_size=len(tokenizer), n_embd=32, n_layer=2, n_head=2, n_positions=64)
-    network = GPT2LMHeadModel(config)  # type: ignore[no-untyped-call]
+    shape = GPT2Config(vocab_size=len(tokenizer), n_embd=32, n_layer=2, n_head=2, n_positions=64)
+    network = GPT2LMHeadModel(shape)  # type: ignore[no-untyped-call]
+    with torch.no_grad():
+        for name, parameter in network.named_parameters():
+            if name.endswith("bias"):
+                parameter.normal_()
     network.save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
-    settings: dict[str, Any] = {"fan_in_fan_out": True, "bias": "lora_only", "use_dora": dora}
-    adapter = train_adapter(tmp_path / "model", tmp_path / "adapter", target_modules=["c_proj"], **settings)
+    settings: dict[str, Any] = {"fan_in_fan_out": True, "target_modules": ["c_proj"]}
+    if kind.startswith("IA3"):
+        settings["feedforward_modules"] = ["c_proj"] if "inputs" in kind else []
+        config = peft.IA3Config(**settings)
+    else:
+        biases = {"lora_bias": True} if "biases" in kind else {"bias": "lora_only"}
+        config = peft.LoraConfig(r=4, lora_alpha=8, use_dora=kind == "DoRA", **settings, **biases)
+    adapter = train_any_adapter(tmp_path / "model", tmp_path / "adapter", config)
     theirs = merge_with_peft(tmp_path / "model", adapter, tmp_path / "theirs")
     require_same(merge_here(tmp_path / "model", adapter, tmp_path / "mine"), theirs, tmp_path / "model")
 
@@ -134,7 +173,7 @@ def test_a_start_that_changes_the_base_is_refused_with_the_way_to_convert_it(tmp
     ("config", "reason"),
     [
         (lambda: peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4), "trains inputs"),
-        (lambda: peft.LoHaConfig(task_type="CAUSAL_LM", target_modules=LINEAR), "peft_type is 'LOHA'"),
+        (lambda: peft.LoKrConfig(task_type="CAUSAL_LM", target_modules=LINEAR), "peft_type is 'LOKR'"),
         (
             lambda: peft.LoraConfig(
                 task_type="CAUSAL_LM", target_modules=LINEAR, trainable_token_indices=[1]

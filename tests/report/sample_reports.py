@@ -29,6 +29,7 @@ from agent2rl.analysis.findings import (
     TrainingCurves,
     TrainingSeries,
 )
+from agent2rl.analysis.generalisation import measure_generalisation
 from agent2rl.core.events import DriverRequest, FileSeen, GpuSample, ResourceSample
 from agent2rl.core.grading_records import (
     Contamination,
@@ -39,6 +40,7 @@ from agent2rl.core.grading_records import (
     Interval,
     Part,
     SkippedFiles,
+    Split,
     Submission,
     TrajectoryTurn,
 )
@@ -60,7 +62,14 @@ from agent2rl.record.ledger import LedgerReading
 from agent2rl.record.paths import RunPaths
 from agent2rl.record.reader import RunView
 from agent2rl.record.revisions import Revision
-from agent2rl.report.report_data import Activity, ActivityStretch, LlmSummary, ReportData, ReportTimeline
+from agent2rl.report.report_data import (
+    Activity,
+    ActivityStretch,
+    Answers,
+    LlmSummary,
+    ReportData,
+    ReportTimeline,
+)
 
 START_TIME = 1_790_000_000.0
 HOUR_SECONDS = 3600.0
@@ -634,15 +643,17 @@ CLAIMS = AttemptClaims(
 @cache
 def make_finished_report() -> ReportData:
     """Six attempts, a real gain, a world, a driver, everything that can be shown."""
+    results: dict[Split, Answers] = {
+        "feedback": {0: make_results(0.2, 3)[:100], 6: make_results(0.37, 4)[:100]},
+        "heldout": {0: make_results(0.21, 1, episodes=True), 6: make_results(0.36, 2, episodes=True)},
+    }
+    found = measure_generalisation(make_view(), results)
     return ReportData(
         view=make_view(),
-        findings=make_findings(),
+        findings=make_findings(generalisation=found),
         timeline=make_timeline(),
         diffs=dict.fromkeys(range(2, 7), CODE_DIFF),
-        results={
-            "feedback": {0: make_results(0.2, 3)[:100], 6: make_results(0.37, 4)[:100]},
-            "heldout": {0: make_results(0.21, 1, episodes=True), 6: make_results(0.36, 2, episodes=True)},
-        },
+        results=results,
         claims=CLAIMS,
         usage=make_exchanges(),
         llm_summary=LlmSummary(

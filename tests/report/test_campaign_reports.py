@@ -2,24 +2,29 @@
 
 import csv
 import json
+import math
 import random
 import re
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from agent2rl.analysis.campaigns.campaign_analysis import CampaignAnalysis, analyse_campaign
 from agent2rl.analysis.campaigns.comparisons import compare_axes
 from agent2rl.analysis.campaigns.leaderboard import build_leaderboard
 from agent2rl.analysis.campaigns.route_shares import TaskTraits
 from agent2rl.analysis.campaigns.run_digest import RunDigest
+from agent2rl.analysis.findings import TrainingCurves, TrainingSeries
+from agent2rl.cli.main import cli
 from agent2rl.record.paths import RunPaths
-from agent2rl.report import campaign_page, campaign_tables, digests, leaderboard_table
+from agent2rl.report import campaign_page, campaign_tables, chart_style, digests, leaderboard_table
 from agent2rl.report.campaign_page import list_figures
 from agent2rl.report.digests import CachedDigest
 from tests.helpers.bundle_files import unpack_earlier_run
 from tests.helpers.run_digests import make_digest, make_digests, make_score_course
 from tests.helpers.run_launcher import RunLauncher
+from tests.report import sample_reports
 
 TASKS = [TaskTraits("sums", 1, world=False), TaskTraits("games", 3, world=True)]
 LATEX_COMMANDS = {
@@ -85,6 +90,102 @@ def test_a_report_has_every_figure_as_svg_and_png_with_its_data(tmp_path: Path) 
     assert float(pair["p_holm"]) < 0.01
     assert CampaignAnalysis.model_validate_json((tmp_path / "report/campaign.json").read_bytes()) == made
     assert "![Routes](figures/routes.svg)" in (tmp_path / "report/campaign.md").read_text()
+
+
+def read_sample_trainings(run_id: str) -> tuple[TrainingCurves, ...]:
+    """As if every run but the slow ones with an even seed had logged its trainings."""
+    silent = run_id.startswith("slow") and int(run_id[-1]) % 2 == 0
+    return () if silent else sample_reports.make_trainings()
+
+
+def test_the_training_curves_of_a_tasks_runs_are_in_one_figure(tmp_path: Path) -> None:
+    made = analyse_digests(make_campaign_digests(), read_trainings=read_sample_trainings)
+    figures = [each for each in list_figures(made) if each.section == "training"]
+    assert [each.name for each in figures] == ["training-games", "training-sums"]
+    texts, _ = campaign_page.draw_figures(figures[1:], tmp_path)
+    reward = json.loads(texts["training-sums.chart"])[0]
+    lines = {each["name"]: each["colour"] for each in reward["series"] if each["name"] != "submission"}
+    runs = [name.partition(",")[0] for name in lines]
+    slow = [f"slow: slow-sums-{seed:05d}" for seed in (1, 3, 5)]
+    quick = [f"quick: quick-sums-{seed:05d}" for seed in range(6)]
+    assert sorted(runs) == sorted([*quick, *slow])
+    assert len({colour for name, colour in lines.items() if name.startswith("slow")}) == 1
+    assert len(set(lines.values())) == 2
+    assert "training-sums.narrow" in texts
+    rows = read_csv_rows(tmp_path / "training-sums.csv")
+    assert {row["metric"] for row in rows} >= {"reward", "loss", "kl", "submission"}
+    marks = {row["value"] for row in rows if row["metric"] == "submission" and row["run"] == slow[0][6:]}
+    assert marks == {"2", "5", "6"}
+    page = campaign_page.render_html(made, figures[1:], texts)
+    assert 'href="figures/training-sums.csv"' in page
+    assert CampaignAnalysis.model_validate_json(made.model_dump_json()) == made
+
+
+def test_of_many_runs_each_entry_has_as_many_lines_whatever_its_results() -> None:
+    found = [
+        digest
+        for agent, gain in (("best", 50.0), ("worst", -5.0))
+        for digest in make_digests([gain + seed for seed in range(20)], f"{agent}-", agent=agent)
+    ]
+    (task,) = analyse_digests(found, read_trainings=lambda _: sample_reports.make_trainings()).trainings
+    assert [each.run_id for each in task.runs] == [
+        f"{agent}-{seed:05d}" for seed in range(6) for agent in ("best", "worst")
+    ]
+    reads: list[str] = []
+
+    def find_none(run_id: str) -> tuple[TrainingCurves, ...]:
+        reads.append(run_id)
+        return ()
+
+    assert analyse_digests(found, read_trainings=find_none).trainings == ()
+    assert len(reads) == 36, "no run has any, so the others are not read"
+
+
+def test_a_curve_of_any_values_can_be_drawn() -> None:
+    values = (1e300, -1e300, math.nan, math.inf, 1e29, -1e29, 0.5)
+    points = tuple((float(step), value) for step, value in enumerate(values))
+    series = TrainingSeries(metric="reward", name="reward", points=(*points, (math.nan, 1.0), (1e300, 1.0)))
+    training = TrainingCurves(name=HOSTILE, path="x", format="json-lines", series=(series,) * 3)
+    made = analyse_digests(make_digests([1.0, 2.0]), read_trainings=lambda _: (training,) * 9)
+    (task,) = made.trainings
+    assert [len(run.trainings) for run in task.runs] == [4, 4]
+    assert [each.points[-1] for each in task.runs[0].trainings[0].series] == [(6.0, 0.5)]
+    assert [value for _, value in task.runs[0].trainings[0].series[0].points[:4]] == [None] * 4
+    (figure,) = [each for each in list_figures(made) if each.section == "training"]
+    for narrow in (False, True):
+        drawn = figure.draw_figure(narrow)
+        assert drawn
+        texts = chart_style.render_svgs({"a": drawn})
+        assert "<script>" not in texts["a"]
+        assert "\u202e" not in json.loads(texts["a.chart"])[0]["series"][0]["name"]
+
+
+def test_the_figure_of_each_task_has_a_name_of_its_own() -> None:
+    tasks = ["a b", "a-b", "A/B", "a-b-2", "é", "", "x" * 90, "x" * 91]
+    names = campaign_page.name_training_figures(tasks)
+    assert len(set(names)) == len(tasks)
+    assert all(re.fullmatch(r"training[a-z0-9-]*", name) for name in names)
+
+
+def test_the_report_of_a_campaign_reads_the_logs_of_its_runs_once(tmp_path: Path) -> None:
+    paths = unpack_earlier_run(tmp_path / "runs")
+    log = paths.workspace / "progress.jsonl"
+    log.write_text("".join(f'{{"step": {step}, "reward": {step / 9}}}\n' for step in range(9)))
+    seen = {"path": log.name, "what": "metrics", "bytes": log.stat().st_size, "changed": 1794969127.0}
+    with paths.events.open("a") as file:
+        file.write(json.dumps({"time": 1794969127.0, "kind": "file", "data": seen}) + "\n")
+    arguments = ["campaign", "report", str(tmp_path / "runs"), "-o", str(tmp_path / "all")]
+    done = CliRunner().invoke(cli, arguments, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    assert "Training curves of gsm8k-mini" in (tmp_path / "all/campaign.html").read_text()
+    rows = read_csv_rows(tmp_path / "all/figures/training-gsm8k-mini.csv")
+    assert [float(row["value"]) for row in rows if row["metric"] == "reward"][-1] == pytest.approx(8 / 9)
+    log.unlink()
+    (training,) = digests.find_trainings([paths])(paths.run_id)
+    assert (training.name, len(training.series[0].points)) == ("progress.jsonl", 9)
+    paths.ledger_head.write_text("elsewhere")
+    assert digests.read_cached_trainings(paths) is None
+    assert digests.find_trainings([])(paths.run_id) == ()
 
 
 @pytest.mark.thorough

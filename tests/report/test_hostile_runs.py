@@ -268,7 +268,8 @@ def test_a_report_goes_elsewhere_where_the_run_is_not_ours_to_write(tmp_path: Pa
     done = CliRunner().invoke(cli, ["report", str(paths.root), "--output", str(tmp_path / "mine")])
     assert f"report: {tmp_path / 'mine' / 'report.html'}" in done.output
     assert {each.name for each in (tmp_path / "mine").iterdir()} == {
-        *("report.json", "report.md", "report.html", "digest.json", "summary.jsonl", "figures")
+        *("report.json", "report.md", "report.html", "digest.json", "trainings.json", "summary.jsonl"),
+        "figures",
     }
 
 

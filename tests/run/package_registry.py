@@ -1,4 +1,4 @@
-"""A package registry of our own: as much of npm's HTTP as npm needs, and wheels in a folder for pip."""
+"""Package registries of our own: as much of npm's HTTP as npm needs, and folders for pip and apt."""
 
 import base64
 import hashlib
@@ -9,6 +9,7 @@ import threading
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -16,13 +17,13 @@ from pathlib import Path
 class NpmRegistry(ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _NpmHandler)
+    def __init__(self, address: str = "127.0.0.1") -> None:
+        super().__init__((address, 0), _NpmHandler)
         self.pages: dict[str, bytes] = {}
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
+        return f"http://{self.server_address[0]!s}:{self.server_port}"
 
     def publish(self, name: str, version: str, script: str, **more: object) -> None:
         """A package whose program of the same name is the script."""
@@ -54,8 +55,8 @@ class _NpmHandler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serve_npm_registry() -> Iterator[NpmRegistry]:
-    with NpmRegistry() as server:
+def serve_npm_registry(address: str = "127.0.0.1") -> Iterator[NpmRegistry]:
+    with NpmRegistry(address) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         try:
@@ -66,10 +67,14 @@ def serve_npm_registry() -> Iterator[NpmRegistry]:
 
 
 def _make_tarball(files: dict[str, str]) -> bytes:
+    return _make_tar({f"package/{name}": text for name, text in files.items()})
+
+
+def _make_tar(files: dict[str, str]) -> bytes:
     target = io.BytesIO()
     with tarfile.open(fileobj=target, mode="w:gz") as tar:
         for name, text in files.items():
-            entry = tarfile.TarInfo(f"package/{name}")
+            entry = tarfile.TarInfo(name)
             entry.size, entry.mode = len(text.encode()), 0o755
             tar.addfile(entry, io.BytesIO(text.encode()))
     return target.getvalue()
@@ -92,3 +97,37 @@ def write_wheel(folder: Path, name: str, version: str, module: str) -> None:
     with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as archive:
         for path, text in files.items():
             archive.writestr(path, text)
+
+
+def write_debian_repository(folder: Path, release: str, name: str, version: str, content: str) -> None:
+    """A repository without a signature that has one package, of one file: usr/share/NAME."""
+    control = (
+        f"Package: {name}\nVersion: {version}\nArchitecture: all\nMaintainer: tests\nDescription: tiny\n"
+    )
+    parts = {
+        "debian-binary": b"2.0\n",
+        "control.tar.gz": _make_tar({"./control": control}),
+        "data.tar.gz": _make_tar({f"./usr/share/{name}": content}),
+    }
+    package = b"!<arch>\n" + b"".join(
+        f"{part:<16}{0:<12}{0:<6}{0:<6}{100644:<8}{len(data):<10}`\n".encode()
+        + data
+        + b"\n" * (len(data) % 2)
+        for part, data in parts.items()
+    )
+    path = f"pool/{name}_{version}_all.deb"
+    index = (
+        f"{control}Filename: {path}\nSize: {len(package)}\nSHA256: {hashlib.sha256(package).hexdigest()}\n"
+    )
+    digest = f"{hashlib.sha256(index.encode()).hexdigest()} {len(index)}"
+    files: dict[str, bytes] = {path: package}
+    lines = []
+    for machine in ("amd64", "arm64"):
+        files[f"dists/{release}/main/binary-{machine}/Packages"] = index.encode()
+        lines.append(f" {digest} main/binary-{machine}/Packages\n")
+    about = f"Suite: {release}\nCodename: {release}\nArchitectures: amd64 arm64\nComponents: main\n"
+    date = f"Date: {formatdate(usegmt=True)}\n"
+    files[f"dists/{release}/Release"] = f"{about}{date}SHA256:\n{''.join(lines)}".encode()
+    for place, data in files.items():
+        (folder / place).parent.mkdir(parents=True, exist_ok=True)
+        (folder / place).write_bytes(data)

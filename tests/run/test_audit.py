@@ -23,7 +23,7 @@ from agent2rl.grading.verify import verify_run
 from agent2rl.record.paths import RunPaths
 from agent2rl.record.reader import read_run
 from agent2rl.record.run_lock import RunLock
-from agent2rl.report import run_report, tables
+from agent2rl.report import descriptions, run_report
 from agent2rl.run.audit import AuditOptions, _read_reply, _Vote, audit_run
 from agent2rl.run.audit import documents as audit_documents
 from agent2rl.run.audit.documents import AuditDocument, read_documents
@@ -150,7 +150,7 @@ def test_a_judge_that_says_what_the_record_tells_it_to_leaves_the_run_not_audite
     audit = audit_with(paths, *[make_reply(plant=False)] * 20)
     assert (audit.done, audit.valid_votes) == (False, 0)
     assert "did not report the case that was planted" in audit.reason
-    assert tables.describe_audit(audit).startswith("Not audited by judge@")
+    assert descriptions.describe_audit(audit).startswith("Not audited by judge@")
 
 
 def test_text_that_addresses_a_judge_is_a_flag_by_rule_whatever_the_judge_says(paths: RunPaths) -> None:
@@ -405,7 +405,7 @@ def test_what_does_not_fit_is_said_to_be_unread(paths: RunPaths) -> None:
         audit = audit_run(paths, judge, here, AuditOptions(1, part_characters=300, most_parts=1))
     assert audit.done
     assert not audit.complete
-    assert "Not read in full: " in tables.describe_audit(audit)
+    assert "Not read in full: " in descriptions.describe_audit(audit)
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,18 @@ from pathlib import Path
 
 import pytest
 
+from agent2rl import registry
 from agent2rl.core.errors import MachineError, UserError
+from agent2rl.core.records import Budget, RunSpec
 from agent2rl.grading.submission_freezer import SPARE_BYTES
 from agent2rl.models.abacus import Abacus
+from agent2rl.record.recorder import Recorder
 from agent2rl.run import machine, model_preflight
 from agent2rl.run.machine import GpuMemory
 from agent2rl.run.model_preflight import CopyPlan, check_model, require_model_fits
 from agent2rl.run.preflight import PreflightFinding
+from agent2rl.run.run_steps import prepare_assets
+from agent2rl.run.settings import read_settings
 from tests.helpers.run_launcher import RunLauncher
 
 GB = 10**9
@@ -110,17 +115,63 @@ def test_where_copies_share_blocks_they_need_no_room(model: Path, monkeypatch: p
     assert not find_problems(model)
 
 
-def test_weights_that_do_not_fit_into_the_free_memory_of_a_gpu_are_broken(
-    model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    memory = {"0": GpuMemory(60_000, 80 * GB), "1": GpuMemory(60_000, 80 * GB)}
+@pytest.fixture
+def gpu_memory(monkeypatch: pytest.MonkeyPatch) -> dict[str, GpuMemory]:
+    """GPU 0 and GPU 1, of which something else fills GPU 0."""
+    memory = {"0": GpuMemory(60_000, 80 * GB), "1": GpuMemory(80 * GB, 80 * GB)}
     monkeypatch.setattr(machine, "read_gpu_memory", lambda names: {name: memory[name] for name in names})
-    (problem,) = find_problems(model, "transformers", ("0", "1"))
+    return memory
+
+
+@pytest.mark.parametrize("engine", ["transformers", "vllm"])
+def test_weights_must_fit_into_the_free_memory_of_the_gpu_that_grades_by_default(
+    model: Path, gpu_memory: dict[str, GpuMemory], engine: str
+) -> None:
+    """A grading uses one GPU, with vLLM too."""
+    (problem,) = find_problems(model, engine, ("0", "1"))
     assert (problem.name, problem.state) == ("gpu memory", "broken")
-    assert "GPU 0: 0.0 GB of 80.0 GB free" in problem.detail
-    assert not find_problems(model, "vllm", ("0", "1"))  # it splits a model
-    assert find_problems(model, "vllm", ("0",))
+    assert problem.detail.startswith("GPU 0: 0.0 GB of 80.0 GB free")
+    assert "end what fills this one" in problem.hint
+    with pytest.raises(MachineError, match="GPU 0: "):
+        require_model_fits(iter([problem]), pytest.fail)
+    gpu_memory["0"] = GpuMemory(60_000, 60_000)
+    (problem,) = find_problems(model, engine, ("0", "1"))
+    assert "take a smaller model" in problem.hint
     assert not find_problems(model, "scripted:package.module:function", ("0",))
+
+
+def test_another_gpu_without_room_is_a_warning(model: Path, gpu_memory: dict[str, GpuMemory]) -> None:
+    (problem,) = find_problems(model, "transformers", ("1", "0"))
+    assert (problem.name, problem.state) == ("gpu memory", "missing")
+    warnings: list[str] = []
+    require_model_fits(iter([problem]), warnings.append)
+    assert warnings[0].startswith("GPU 0: 0.0 GB of 80.0 GB free")
+    assert "only if an agent names it" in warnings[0]
+
+
+@pytest.mark.usefixtures("gpu_memory")
+def test_a_run_checks_only_the_gpus_that_grade(
+    launcher: RunLauncher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    monkeypatch.setenv("AGENT2RL_CACHE", str(launcher.cache))
+    spec = RunSpec(
+        task="gsm8k-mini",
+        agent="nop",
+        model="seedling",
+        engine="transformers",
+        sandbox="local",
+        budget=Budget(wall_seconds=1),
+    )
+
+    def prepare(spec: RunSpec) -> None:
+        with Recorder.create(launcher.runs, spec, lambda _: None) as recorder:
+            task, sandbox = registry.find_task(spec.task), registry.find_sandbox(spec.sandbox)
+            prepare_assets(spec, task, sandbox, read_settings(), recorder)
+
+    prepare(spec.model_copy(update={"grading_gpus": "1"}))
+    with pytest.raises(MachineError, match="GPU 0: "):
+        prepare(spec)
 
 
 def test_check_with_a_model_says_what_is_wrong_with_it(launcher: RunLauncher, model: Path) -> None:

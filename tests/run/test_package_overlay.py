@@ -4,7 +4,7 @@ import subprocess
 from pathlib import Path
 
 from agent2rl.run.agent_python import find_own_python
-from agent2rl.run.package_overlay import SEEN_AT, PackageOverlay
+from agent2rl.run.package_overlay import MANIFEST_BYTES, SEEN_AT, PackageOverlay
 
 SHOW = """
 import sys, pydantic, agent2rl, pip, small
@@ -62,6 +62,45 @@ def test_installed_packages_are_read_from_names_alone(tmp_path: Path) -> None:
     (site / "torch-2.9.0+cpu.dist-info" / "METADATA").symlink_to("/dev/zero")
     new = set(overlay.list_installed_packages()) - set(before)
     assert new == {"some-package==1.2.3", "torch==2.9.0+cpu"}
+
+
+def test_what_npm_installed_is_read_from_bounded_parts_of_its_files(tmp_path: Path) -> None:
+    overlay = build_overlay(tmp_path)
+    before = overlay.list_installed_packages()
+    manifests = {
+        "left-pad": '{"version": "1.3.0"}',
+        "@scope/part": '{"version": "2.0.0-rc.1+a"}',
+        "hostile": '{"version": "1\\n2"}',
+        "broken": "{",
+        "large": '{"version": "1", "x": "' + "x" * MANIFEST_BYTES + '"}',
+    }
+    for name, text in manifests.items():
+        place = overlay.prefix / "lib" / "node_modules" / name
+        place.mkdir(parents=True)
+        (place / "package.json").write_text(text)
+    linked = overlay.prefix / "lib" / "node_modules" / "linked"
+    linked.mkdir()
+    (linked / "package.json").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere").write_text('{"version": "1"}')
+    assert set(overlay.list_installed_packages()) - set(before) == {
+        "npm:@scope/part==2.0.0-rc.1+a",
+        "npm:broken==unknown",
+        "npm:hostile==unknown",
+        "npm:large==unknown",
+        "npm:left-pad==1.3.0",
+    }
+
+
+def test_settings_of_apt_name_the_paths_of_the_sandbox_and_the_mirror(tmp_path: Path) -> None:
+    overlay = PackageOverlay.place_in(tmp_path, find_own_python(), same_paths=False)
+    overlay.build("https://mirror.example.org/debian")
+    settings = Path(overlay.prefix, "etc/apt/apt.conf").read_text()
+    assert overlay.make_client_variables()["APT_CONFIG"] == f"{SEEN_AT}/etc/apt/apt.conf"
+    assert f'Dir::State "{SEEN_AT}/var/lib/apt";' in settings
+    assert str(tmp_path) not in settings
+    sources = Path(overlay.prefix, "etc/apt/sources.list.d/debian.sources").read_text()
+    assert "URIs: https://mirror.example.org/debian\n" in sources
+    assert "Signed-By: /usr/share/keyrings/" in sources
 
 
 def test_a_link_in_place_of_the_package_directory_is_not_followed(tmp_path: Path) -> None:

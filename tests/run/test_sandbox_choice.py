@@ -7,10 +7,11 @@ import pytest
 from agent2rl import registry
 from agent2rl.core.errors import MachineError
 from agent2rl.core.records import Budget, Isolation, Promise, RunSpec
+from agent2rl.core.system_packages import suggest_install
 from agent2rl.record.recorder import Recorder
 from agent2rl.record.run_lock import RunLock
 from agent2rl.run import sandbox_choice
-from agent2rl.run.preflight import make_verdict
+from agent2rl.run.preflight import check_machine, make_verdict
 from agent2rl.run.private_places import PrivatePlaces
 from agent2rl.run.run_steps import prepare_sandbox
 from agent2rl.run.settings import read_settings
@@ -69,6 +70,7 @@ def test_confined_is_chosen_where_nothing_else_is_installed_and_the_reason_is_on
     assert isolation.reason.startswith("bubblewrap: ")
     assert "not installed" in isolation.reason
     assert "\n" not in isolation.reason
+    assert isolation.remedy.startswith(f"To get bubblewrap: {suggest_install('bubblewrap')}")
     assert sandbox_choice.open_sandbox("auto", PLACES).sandbox is registry.find_sandbox("confined")
 
 
@@ -79,6 +81,7 @@ def test_local_is_never_chosen_by_itself(no_programs: None, monkeypatch: pytest.
             choose(PLACES)
         assert "not installed" in caught.value.message
         assert "no Landlock" in caught.value.message
+        assert caught.value.hint.startswith(f"To get bubblewrap: {suggest_install('bubblewrap')}")
         assert "--sandbox local" in caught.value.hint
 
 
@@ -104,6 +107,21 @@ def test_the_verdict_names_the_sandbox_its_gaps_and_how_to_get_a_better_one() ->
     assert "host processes are invisible" in verdict.detail
     assert verdict.hint.startswith("To get bubblewrap: ")
     assert "--security-opt seccomp=unconfined" in verdict.hint
+
+
+def test_the_verdict_of_a_sandbox_that_was_named_names_the_way_to_a_better_one() -> None:
+    assert make_verdict([CONFINED], [BUBBLEWRAP]).hint.startswith("To get bubblewrap: ")
+    assert (
+        make_verdict([CONFINED], [FULL]).hint == "bubblewrap works here, and is better: --sandbox bubblewrap"
+    )
+    assert make_verdict([CONFINED]).hint == ""
+
+
+def test_check_of_a_named_sandbox_tries_the_better_ones_too(no_programs: None) -> None:
+    require_confined()
+    verdict = list(check_machine(read_settings(), "confined"))[-1]
+    assert "isolates in part" in verdict.detail
+    assert verdict.hint.startswith(f"To get bubblewrap: {suggest_install('bubblewrap')}")
 
 
 def test_the_verdict_of_a_full_sandbox_asks_for_nothing() -> None:
@@ -141,9 +159,15 @@ def test_a_resumed_run_keeps_the_sandbox_that_was_chosen_for_it(
         sandbox="auto",
         budget=Budget(wall_seconds=1),
     )
-    earlier = CONFINED.model_copy(update={"reason": "bubblewrap: it was missing"})
+    earlier = CONFINED.model_copy(
+        update={"reason": "bubblewrap: it was missing", "remedy": "To get bubblewrap: install it"}
+    )
     with Recorder.create(tmp_path / "RUNS", spec, lambda _: None) as recorder:
         recorder.record_entry("isolation", **earlier.model_dump(mode="json"))
     with Recorder.open(recorder.paths, lambda _: None, RunLock(recorder.paths.lock)) as resumed:
         _, isolation = prepare_sandbox(spec, read_settings(), resumed)
-    assert (isolation.sandbox, isolation.reason) == (earlier.sandbox, earlier.reason)
+    assert (isolation.sandbox, isolation.reason, isolation.remedy) == (
+        earlier.sandbox,
+        earlier.reason,
+        earlier.remedy,
+    )

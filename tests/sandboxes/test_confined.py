@@ -138,6 +138,13 @@ def test_python_with_its_packages_runs_and_cannot_be_changed(cell: SandboxRunner
     assert cell.log.split() == ["13", "13"]
 
 
+def test_pip_can_ask_which_distribution_this_is(cell: SandboxRunner) -> None:
+    """It tells each index. It takes the absence of a file in /etc for an answer, but not a refusal."""
+    script = "from pip._internal.network.session import user_agent; print(user_agent())"
+    assert cell.python(script).code == 0, cell.log
+    assert cell.log.startswith("pip/")
+
+
 def test_mounts_are_links_that_can_be_read_and_only_writable_ones_written(
     cell: SandboxRunner, tmp_path: Path
 ) -> None:

@@ -223,11 +223,10 @@ def make_image_archive(folder: Path) -> Path:
     The interpreter is shown in the image, its libraries are of the image.
     """
     programs = [Path(os.path.realpath(shutil.which(name) or name)) for name in PROGRAMS]
-    modules = Path(sysconfig.get_path("platstdlib"), "lib-dynload").glob("*.so")
-    listed = subprocess.run(["ldd", *programs, *modules], capture_output=True, text=True, check=False).stdout
-    libraries = {
-        Path(word) for word in listed.split() if word.startswith(("/lib", "/usr/lib")) and ".so" in word
-    }
+    modules = Path(sysconfig.get_config_var("DESTSHARED")).glob("*.so")
+    linked = ["ldd", sys.executable, *programs, *modules]
+    words = subprocess.run(linked, capture_output=True, text=True, check=False).stdout.split()
+    libraries = {Path(word) for word in words if word.startswith(("/lib", "/usr/lib")) and ".so" in word}
     archive = folder / "image.tar"
     with tarfile.open(archive, "w") as made:
         for path in libraries:

@@ -7,6 +7,7 @@ import pytest
 
 from agent2rl import registry
 from agent2rl.core.errors import MachineError
+from agent2rl.core.system_packages import suggest_install
 from agent2rl.sandboxes.start_failures import (
     APPARMOR,
     CHECK_HINT,
@@ -15,6 +16,7 @@ from agent2rl.sandboxes.start_failures import (
     MachineFacts,
     diagnose_failure,
     explain_failure,
+    read_machine_facts,
 )
 
 ROOT, USER = MachineFacts(True, False), MachineFacts(False, False)
@@ -160,6 +162,22 @@ DENIED_CASES = {
         ROOT,
         "newer distribution",
     ),
+    "an image without a library of Python": (
+        (
+            "/srv/v/bin/python: error while loading shared libraries: libz.so.1: cannot open shared object "
+            "file: No such file or directory"
+        ),
+        ROOT,
+        "libz.so.1",
+    ),
+    "an image without a library of Python's modules": (
+        (
+            "Traceback (most recent call last):\n  from _ctypes import Union, Structure, Array\n"
+            "ImportError: libffi.so.8: cannot open shared object file: No such file or directory"
+        ),
+        ROOT,
+        "libffi.so.8",
+    ),
     "an image without the C library": (
         "exec /srv/v/bin/python: no such file or directory",
         ROOT,
@@ -207,7 +225,26 @@ DENIED_CASES = {
         USER,
         "apptainer-suid",
     ),
-    "not installed": ("bwrap is not installed.", USER, "apt-get install bubblewrap"),
+    "bwrap is not installed": (
+        "The sandbox needs the program bwrap, which is not installed.",
+        USER,
+        "On a cluster: ask its administrators for it, or try `module load apptainer`.",
+    ),
+    "bwrap is not installed, and root can install it": (
+        "The sandbox needs the program bwrap, which is not installed.",
+        ROOT,
+        suggest_install("bubblewrap", is_root=True),
+    ),
+    "setpriv is not installed": (
+        "The sandbox needs the program setpriv, which is not installed.",
+        ROOT,
+        suggest_install("util-linux", is_root=True),
+    ),
+    "no container engine is installed": (
+        "The sandbox needs the program podman, which is not installed.",
+        USER,
+        "On a cluster: ask its administrators for it, or try `module load apptainer`.",
+    ),
 }
 
 
@@ -221,13 +258,16 @@ def test_the_cause_is_recognised_and_something_helps(message: str, facts: Machin
 
 
 @pytest.mark.parametrize(("message", "facts", "remedy"), DENIED_CASES.values(), ids=DENIED_CASES)
-def test_what_needs_root_says_so_and_sudo_is_never_assumed(
+def test_what_needs_root_says_so_and_sudo_is_never_the_only_way(
     message: str, facts: MachineFacts, remedy: str
 ) -> None:
     diagnosis = diagnose_failure(message, facts)
     assert diagnosis is not None
-    assert "sudo" not in diagnosis.remedy
-    if any(word in diagnosis.remedy for word in ("sysctl", "apt-get", "chmod", "/etc/")):
+    installs = diagnosis.remedy.startswith("Install it: ")
+    if installs and not facts.is_root:
+        assert "On a cluster: ask its administrators" in diagnosis.remedy
+    assert installs or "sudo" not in diagnosis.remedy
+    if not installs and any(word in diagnosis.remedy for word in ("sysctl", "apt-get", "chmod", "/etc/")):
         assert "s root" in diagnosis.remedy
     if "--security-opt" in diagnosis.remedy:
         assert "Whoever starts the container" in diagnosis.remedy
@@ -242,6 +282,16 @@ def test_an_unknown_cause_is_shown_with_the_hint_of_the_sandbox() -> None:
     )
     assert "does not know this cause" in unknown
     assert "agent2rl check" not in unknown
+
+
+def test_the_self_test_of_bubblewrap_without_bwrap_shows_the_install_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (promise,) = registry.find_sandbox("bubblewrap").check().broken
+    assert diagnose_failure(promise.hint, read_machine_facts()) is not None
+    assert promise.remedy.startswith(suggest_install("bubblewrap"))
+    assert promise.hint.endswith(promise.remedy)
 
 
 @pytest.mark.parametrize("message", [NO_PERMISSIONS, NOT_PERMITTED])

@@ -1,7 +1,9 @@
 """The site of real runs: what is verified, what is refused, and what is never on it."""
 
 import csv
+import html
 import json
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +17,9 @@ from agent2rl.site.writer import SiteData
 from tests.helpers.run_launcher import RunLauncher
 
 AGENT_CODE = """
+OUTPUT.mkdir(exist_ok=True)
+rows = [{"step": step, "loss": 2.0 / step, "reward": 0.1 * step} for step in range(1, 9)]
+(OUTPUT / "log.jsonl").write_text("".join(json.dumps(row) + "\\n" for row in rows))
 submit(trained("a", 20))
 submit(trained("b", 60))
 """
@@ -76,8 +81,10 @@ def built(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> BuiltSite:
 
 
 def copy_sent_files(run: RunPaths, target: Path) -> None:
-    """What docs/submitting.md says to send."""
+    """What docs/submitting.md says to send, and a training log, as a bundle has it."""
     shutil.copytree(run.root, target, ignore=shutil.ignore_patterns("workspace", "report"))
+    (target / "workspace/output").mkdir(parents=True)
+    shutil.copyfile(run.workspace / "output/log.jsonl", target / "workspace/output/log.jsonl")
 
 
 def test_a_verified_run_is_on_every_page_that_concerns_it(built: BuiltSite) -> None:
@@ -94,6 +101,16 @@ def test_a_verified_run_is_on_every_page_that_concerns_it(built: BuiltSite) -> N
     assert int(row["promises_kept"]) == int(row["promises"]) > 10
     board = json.loads((built.folder / "data/leaderboard-default.json").read_text())
     assert board["rows"][0]["place"]["mean"]["value"] == pytest.approx(run.gain)
+
+
+def test_the_training_curves_of_a_tasks_runs_are_on_its_page(built: BuiltSite) -> None:
+    page = (built.folder / "tasks/gsm8k-mini.html").read_text()
+    assert "Metrics of the trainings of several runs" in page
+    charts = [json.loads(html.unescape(text)) for text in re.findall(r'data-chart="([^"]*)"', page)]
+    (reward,) = (panel for chart in charts for panel in chart if panel["title"] == "reward")
+    names = [each["name"] for each in reward["series"] if each["name"] != "submission"]
+    assert [name.rpartition(": ")[2] for name in names] == [f"{built.run_id}, log.jsonl"]
+    assert page.count(">reward</text>") == 2, "drawn for wide and for narrow screens, without scripts"
 
 
 def test_the_reports_of_others_and_the_paths_of_their_machines_are_not_on_the_site(built: BuiltSite) -> None:

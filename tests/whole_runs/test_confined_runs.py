@@ -8,6 +8,7 @@ import pytest
 from agent2rl import registry
 from agent2rl.cli.terminal_output import describe_event
 from agent2rl.core.events import TimelineEvent
+from agent2rl.core.system_packages import suggest_install
 from agent2rl.sandboxes import landlock
 from tests.helpers.run_launcher import FinishedRun, RunLauncher
 
@@ -68,6 +69,7 @@ def test_the_gaps_are_shown_in_the_run_the_report_and_the_leaderboard(
     (line,) = [describe_event(event) for event in events if event.kind == "isolation"]
     assert "isolates IN PART" in line
     assert "Chosen because bubblewrap: " in line
+    assert f"To get bubblewrap: {suggest_install('bubblewrap')}" in line
     shown = " ".join(shared_launcher.cli("show", run.result.run_id).stdout.split())
     assert "PARTIAL: confined" in shown
     report = shared_launcher.report(run)

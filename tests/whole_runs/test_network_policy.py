@@ -1,6 +1,7 @@
-"""A whole run whose agent has a network: it installs a package from a mirror, and is refused the rest."""
+"""A whole run whose agent has a network: it installs packages from mirrors, and is refused the rest."""
 
 import json
+import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from agent2rl.core.network import NetworkRequest
+from agent2rl.core.system_packages import read_debian_codename
 from agent2rl.record import ledger
 from tests.helpers.run_launcher import FinishedRun, RunLauncher
-from tests.run.package_registry import write_wheel
+from tests.run.package_registry import serve_npm_registry, write_debian_repository, write_wheel
 
 MIRROR_ADDRESS = "127.0.0.2"
 """A loopback address that is not the sandbox's own."""
@@ -39,6 +41,15 @@ def connect(address, port):
         return type(error).__name__
 
 say(pip=run("pip", "install", "tiny-a2rl-wheel"))
+if shutil.which("npm"):
+    say(npm=run("npm", "install", "-g", "tiny-a2rl-node"), node=run("tiny-a2rl-node"))
+if shutil.which("apt-get"):
+    say(signature=run("apt-get", "update"))
+    unsigned = ["-o", "Acquire::AllowInsecureRepositories=true", "-o", "APT::Get::AllowUnauthenticated=true"]
+    say(
+        apt=[run("apt-get", *unsigned, "update"), run("apt-get", *unsigned, "download", "tiny-a2rl-debian")],
+        unpacked=run("sh", "-c", "dpkg-deb -x tiny-a2rl-debian_*.deb debian && cat debian/usr/share/tiny*"),
+    )
 say(
     value=run("python", "-c", "import tiny_a2rl_wheel, pydantic, agent2rl; print(tiny_a2rl_wheel.VALUE)"),
     time=call("GET", "/time")["http"],
@@ -59,12 +70,15 @@ class _QuietHandler(SimpleHTTPRequestHandler):
 
 
 @contextmanager
-def serve_package_index(folder: Path) -> Iterator[str]:
-    """The URL of an index with one wheel, in pip's simple format."""
+def serve_folders(folder: Path) -> Iterator[str]:
+    """The URL of an index with one wheel, in pip's simple format, beside a repository of Debian packages."""
     pages = folder / "simple" / "tiny-a2rl-wheel"
     write_wheel(pages, "tiny_a2rl_wheel", "1.5", "VALUE = 'installed'\n")
     wheel = next(pages.glob("*.whl")).name
     (pages / "index.html").write_text(f'<!DOCTYPE html><a href="{wheel}">{wheel}</a>')
+    write_debian_repository(
+        folder / "debian", read_debian_codename(), "tiny-a2rl-debian", "1.7", "unpacked\n"
+    )
     handler = partial(_QuietHandler, directory=str(folder))
     try:
         server = ThreadingHTTPServer((MIRROR_ADDRESS, 0), handler)
@@ -74,7 +88,7 @@ def serve_package_index(folder: Path) -> Iterator[str]:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         try:
-            yield f"http://{MIRROR_ADDRESS}:{server.server_port}/simple"
+            yield f"http://{MIRROR_ADDRESS}:{server.server_port}"
         finally:
             server.shutdown()
             thread.join()
@@ -82,8 +96,11 @@ def serve_package_index(folder: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def network_run(shared_launcher: RunLauncher, tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
-    with serve_package_index(tmp_path_factory.mktemp("index")) as url:
-        return shared_launcher.run(AGENT, "--network", "packages", AGENT2RL_PYPI_MIRROR=url)
+    with serve_folders(tmp_path_factory.mktemp("index")) as url, serve_npm_registry(MIRROR_ADDRESS) as npm:
+        npm.publish("tiny-a2rl-node", "1.6.0", "#!/usr/bin/env node\nconsole.log('started')\n")
+        mirrors = {"PYPI": f"{url}/simple", "NPM": npm.url, "DEBIAN": f"{url}/debian"}
+        variables = {f"AGENT2RL_{name}_MIRROR": mirror for name, mirror in mirrors.items()}
+        return shared_launcher.run(AGENT, "--network", "packages", **variables)
 
 
 def test_pip_install_works_in_the_sandbox_without_options(network_run: FinishedRun) -> None:
@@ -94,6 +111,26 @@ def test_pip_install_works_in_the_sandbox_without_options(network_run: FinishedR
     assert network_run.result.scored == 1
     assert "python" not in [path.name for path in network_run.paths.workspace.iterdir()]
     assert not network_run.paths.scratch.exists()
+
+
+@pytest.mark.skipif(shutil.which("npm") is None, reason="npm is not installed")
+def test_npm_installs_programs_into_the_runs_own_environment(network_run: FinishedRun) -> None:
+    said = network_run.said
+    assert said["npm"][0] == 0, said["npm"][1]
+    assert said["node"] == [0, "started\n"]
+    assert network_run.result.network is not None
+    assert "npm:tiny-a2rl-node==1.6.0" in network_run.result.network.packages
+
+
+@pytest.mark.skipif(shutil.which("apt-get") is None, reason="apt-get is not installed")
+def test_apt_downloads_packages_and_insists_on_debians_signature(network_run: FinishedRun) -> None:
+    said = network_run.said
+    assert said["signature"][0] != 0
+    assert "is not signed" in said["signature"][1]
+    update, download = said["apt"]
+    assert update[0] == 0, update[1]
+    assert download[0] == 0, download[1]
+    assert said["unpacked"] == [0, "unpacked\n"]
 
 
 def test_the_agent_reaches_nothing_else(network_run: FinishedRun) -> None:
@@ -124,7 +161,8 @@ def test_every_request_is_recorded_and_pinned(shared_launcher: RunLauncher, netw
     assert ("169.254.169.254", "refused") in reached
     assert ("huggingface.co", "refused") in reached
     assert usage is not None
-    assert (usage.policy, usage.packages) == ("packages", ("tiny-a2rl-wheel==1.5",))
+    assert usage.policy == "packages"
+    assert [name for name in usage.packages if not name.startswith("npm:")] == ["tiny-a2rl-wheel==1.5"]
     assert usage.refused == 3
     assert [each.host for each in usage.hosts] == [MIRROR_ADDRESS]
     assert json.loads(paths.spec.read_text())["network"] == "packages"

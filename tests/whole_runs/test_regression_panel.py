@@ -62,6 +62,12 @@ def test_reports_exports_and_leaderboards_show_the_change(
     text = shared_launcher.report(run)
     assert "## What training cost elsewhere" in text
     assert points in text
+    train, unseen = run.result.also[0].best, run.result.best_heldout
+    assert train is not None
+    assert unseen is not None
+    found = json.loads(run.paths.report_json.read_text(encoding="utf-8"))["findings"]["generalisation"]
+    assert found["best"]["train_gap"]["value"] == pytest.approx(train.value - unseen.value, abs=1e-5)
+    assert found["world"] is False
     assert "What training cost elsewhere" in run.paths.report_page.read_text(encoding="utf-8")
     assert "also train" in shared_launcher.cli("show", run.result.run_id).stdout
     (row,) = map(json.loads, shared_launcher.cli("export", "jsonl").stdout.splitlines())

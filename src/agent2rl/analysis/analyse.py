@@ -3,7 +3,16 @@
 from collections.abc import Sequence
 from itertools import pairwise
 
-from agent2rl.analysis import attempt_training, claim_check, failures, gain, logs, mode_compliance, summary
+from agent2rl.analysis import (
+    attempt_training,
+    claim_check,
+    failures,
+    gain,
+    generalisation,
+    logs,
+    mode_compliance,
+    summary,
+)
 from agent2rl.analysis.attempt_spans import split_attempts
 from agent2rl.analysis.attempts import AttemptSpan
 from agent2rl.analysis.failures import AttemptContext
@@ -126,6 +135,9 @@ def analyse_run(record: RecordedRun) -> tuple[Findings, tuple[str, ...]]:
             metrics=metrics,
             time=time,
             gain=gained,
+            generalisation=generalisation.measure_generalisation(
+                record.view, record.results, [rollouts for _, rollouts in record.timeline.played]
+            ),
             compliance=compliance,
             contradictions=contradictions,
             evidence=book.pieces,

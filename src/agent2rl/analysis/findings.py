@@ -4,11 +4,19 @@ Times are seconds since the agent's start. Unknown values are None or `unknown`,
 """
 
 from dataclasses import dataclass, field
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal, Self, get_args
 
-from pydantic import Field, JsonValue
+from pydantic import Field, JsonValue, model_validator
 
-from agent2rl.core.grading_records import HeldoutComparison, Lineage, Share, Split, Verdict
+from agent2rl.core.grading_records import (
+    HeldoutComparison,
+    Interval,
+    Lineage,
+    Percent,
+    Share,
+    Split,
+    Verdict,
+)
 from agent2rl.core.record import Record
 from agent2rl.core.records import Mode, Rollouts
 
@@ -263,6 +271,68 @@ class Gain(Record):
     """The largest changes."""
 
 
+class MeasuredFigure(Record):
+    value: float
+    ci: Interval | None
+    """In the unit of the value; None if there are too few observations for one."""
+    n: int
+    """Number of observations: episodes, or examples."""
+
+
+GeneralisationFigure = Literal[
+    "train_gap", "win_rate", "steps_to_success", "steps_per_episode", "invalid_action_rate"
+]
+GENERALISATION_FIGURES: tuple[GeneralisationFigure, ...] = get_args(GeneralisationFigure)
+
+
+class ModelGeneralisation(Record):
+    """How one model does on examples that no training has seen, and how it plays the task's world.
+
+    A figure that is not known is None, never 0.
+    """
+
+    train_score: Percent | None = None
+    """On training examples of the run's own task: of the regression panel's `train`."""
+    unseen_score: Percent | None = None
+    """On the examples that rank the run."""
+    train_gap: MeasuredFigure | None = None
+    """The first minus the second, in points. `n` counts the training examples."""
+    win_rate: MeasuredFigure | None = None
+    """Share of the graded episodes that were won."""
+    steps_to_success: MeasuredFigure | None = None
+    """Actions of an episode that was won, on average."""
+    steps_per_episode: MeasuredFigure | None = None
+    """Actions of an episode, on average."""
+    invalid_action_rate: MeasuredFigure | None = None
+    """Share of the actions in graded episodes that the world could not take."""
+    unknown: dict[GeneralisationFigure, str] = Field(default_factory=dict)
+    """Why a figure is None, for each that is."""
+
+    @model_validator(mode="after")
+    def every_missing_figure_has_a_reason(self) -> Self:
+        missing = {name for name in GENERALISATION_FIGURES if getattr(self, name) is None}
+        if missing != set(self.unknown):
+            raise ValueError("a figure is known, or has a reason why it is not")
+        return self
+
+
+class Generalisation(Record):
+    """How the untouched model and the best submission generalise, and how they play the task's world."""
+
+    world: bool | None
+    """Whether the task is a world; None if the record does not say."""
+    submission: int | None
+    """The best submission."""
+    unseen_split: Literal["heldout", "test"]
+    """The examples of `unseen_score`: under the paper's protocol those that also chose the submission."""
+    episodes_split: Split | Literal["test"] | None
+    """The examples whose episodes were measured; None if none were recorded."""
+    baseline: ModelGeneralisation
+    best: ModelGeneralisation
+    training_win_rate: MeasuredFigure | None = None
+    """Share won among the last episodes of the training that the harness saw; None if these are too few."""
+
+
 ComplianceVerdict = Literal["kept", "broken", "unknown", "free"]
 """`free`: the mode allows anything."""
 
@@ -302,6 +372,8 @@ class Findings(Record):
     time: TimeSplit | None
     """None if the agent never started, or if its processes were not recorded."""
     gain: Gain | None
+    generalisation: Generalisation | None = None
+    """None in reports of earlier versions."""
     compliance: Compliance
     contradictions: tuple[Contradiction, ...]
     evidence: tuple[Evidence, ...]

@@ -288,9 +288,9 @@ def _values_match(one: float | None, other: float | None) -> bool:
     return abs(one - other) <= (SAME * size + 6e-4 if size > 0.05 else 0.02 * size)
 
 
-def thin_points(points: Sequence[CurvePoint]) -> tuple[CurvePoint, ...]:
-    """Return at most 400 points, with the first, the last, the extremes, and some that are not finite."""
-    if len(points) <= MOST_POINTS:
+def thin_points(points: Sequence[CurvePoint], most: int = MOST_POINTS) -> tuple[CurvePoint, ...]:
+    """Return at most so many points, with the first, the last, the extremes, and some that are not finite."""
+    if len(points) <= most:
         return tuple(points)
     numbers = [place for place, (_, value) in enumerate(points) if value is not None]
     gaps = [place for place, (_, value) in enumerate(points) if value is None]
@@ -300,7 +300,7 @@ def thin_points(points: Sequence[CurvePoint]) -> tuple[CurvePoint, ...]:
             min(numbers, key=lambda p: points[p][1] or 0.0),
             max(numbers, key=lambda p: points[p][1] or 0.0),
         }
-    kept |= set(_spread_evenly(range(len(points)), MOST_POINTS - len(kept)))
+    kept |= set(_spread_evenly(range(len(points)), most - len(kept)))
     return tuple(points[place] for place in sorted(kept))
 
 

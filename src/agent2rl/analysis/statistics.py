@@ -86,14 +86,16 @@ def _averaged_interval(result: ExampleResult) -> Interval:
 
 def _compare_averages(old: ExampleResult, new: ExampleResult) -> HeldoutComparison:
     """Compare two means by Newcombe's interval: their examples cannot be paired."""
-    was, now = _averaged_interval(old), _averaged_interval(new)
     before, after = 100 * old.score, 100 * new.score
+    ci = difference_interval(before, _averaged_interval(old), after, _averaged_interval(new))
+    return HeldoutComparison(improvement=after - before, ci=ci)
+
+
+def difference_interval(before: float, was: Interval, after: float, now: Interval) -> Interval:
+    """Return Newcombe's interval of `after` minus `before`, two percentages of different examples."""
     low = after - before - math.hypot(after - now.low, was.high - before)
     high = after - before + math.hypot(now.high - after, before - was.low)
-    return HeldoutComparison(
-        improvement=after - before,
-        ci=Interval(low=max(-100.0, low), high=min(100.0, high), method="newcombe"),
-    )
+    return Interval(low=max(-100.0, low), high=min(100.0, high), method="newcombe")
 
 
 def compare_evaluations(before: EvalResult, after: EvalResult) -> HeldoutComparison:
@@ -116,13 +118,29 @@ def compare_evaluations(before: EvalResult, after: EvalResult) -> HeldoutCompari
     )
 
 
-def _bootstrap_interval(values: NDArray[np.float64], level: float = 0.95) -> tuple[float, float]:
-    """Return a percentile interval of the mean. Resamples in blocks to limit memory for any n."""
+def ratio_interval(parts: Sequence[float], wholes: Sequence[float]) -> Interval:
+    """Return a bootstrap interval of the sum of `parts` by the sum of `wholes`; these are above 0.
+
+    A pair is resampled as one: the actions of an episode are alike.
+    """
+    low, high = _bootstrap_interval(np.array(parts), np.array(wholes))
+    return Interval(low=low, high=high, method="bootstrap")
+
+
+def _bootstrap_interval(
+    values: NDArray[np.float64], wholes: NDArray[np.float64] | None = None, level: float = 0.95
+) -> tuple[float, float]:
+    """Return a percentile interval of the mean, or of the ratio of sums.
+
+    Resamples in blocks to limit memory for any n.
+    """
     random = np.random.default_rng(0)
     n = len(values)
-    means = np.concatenate(
-        [values[random.integers(0, n, size=(BLOCK, n))].mean(axis=1) for _ in range(RESAMPLES // BLOCK)]
-    )
+    chosen = (random.integers(0, n, size=(BLOCK, n)) for _ in range(RESAMPLES // BLOCK))
+    if wholes is None:
+        means = np.concatenate([values[each].mean(axis=1) for each in chosen])
+    else:
+        means = np.concatenate([values[each].sum(axis=1) / wholes[each].sum(axis=1) for each in chosen])
     tail = (1 - level) / 2
     low, high = np.quantile(means, [tail, 1 - tail])
     return float(low), float(high)

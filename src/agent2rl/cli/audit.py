@@ -7,7 +7,7 @@ import click
 
 from agent2rl.cli.options import as_json, complete_runs, resolve_run, runs_dir
 from agent2rl.cli.terminal_output import print_audit
-from agent2rl.report import tables
+from agent2rl.report import descriptions
 from agent2rl.run.audit import AuditOptions, audit_run
 from agent2rl.run.audit.questions import read_cases
 from agent2rl.run.settings import read_settings
@@ -85,5 +85,5 @@ def audit_command(
     else:
         print_audit(audit)
         if audit.usage:
-            click.echo(tables.describe_usage(audit.usage), err=True)
+            click.echo(descriptions.describe_usage(audit.usage), err=True)
     sys.exit(0 if audit.done else 1)

@@ -8,7 +8,7 @@ from agent2rl.bundles.packing import BundleOptions, WrittenBundle, write_bundle
 from agent2rl.bundles.secret_scan import SecretScanner
 from agent2rl.bundles.unpacking import SUFFIX
 from agent2rl.cli.options import complete_runs, resolve_run, runs_dir
-from agent2rl.report.tables import format_bytes, pluralize
+from agent2rl.report.formatting import format_bytes, pluralize
 from agent2rl.run.settings import read_user_secrets
 
 

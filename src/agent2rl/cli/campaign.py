@@ -28,6 +28,7 @@ from agent2rl.cli.options import DurationParam, FractionParam, as_json, runs_dir
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import Ending, ScoringProtocol
 from agent2rl.record.paths import RunPaths
+from agent2rl.report.digests import find_trainings
 from agent2rl.report.published_summary import read_summary
 
 POLL_SECONDS = 0.5
@@ -341,6 +342,7 @@ def report_command(
         protocol,
         gathered.unreadable,
         include_contaminated,
+        None if paper else find_trainings(runs),
     )
     if paper:
         target = output or Path(f"paper-{name or 'all'}")

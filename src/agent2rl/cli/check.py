@@ -62,7 +62,7 @@ def check_command(
     Without TASK, this tests every promise of the sandbox and looks for GPUs, API keys, disk space and data.
     The last line says which sandbox runs use here, what it does not promise, and what would get a better one.
     With --model, it also checks whether the sandbox can read the model, whether a submission of its size fits
-    on the disk, and whether its weights fit into the GPUs' memory.
+    on the disk, and whether its weights fit into the GPU that grades.
 
     With TASK, it grades the task's gold answers and wrong answers as it grades submissions: gold answers
     must score 100 and wrong answers 0. --search also tries one search. With --judge, the judge grades the

@@ -20,7 +20,7 @@ from agent2rl.grading.verify import Verification, verify_run
 from agent2rl.record.reader import read_transcript
 from agent2rl.record.revisions import diff_revisions, list_revisions, read_revision_files
 from agent2rl.record.workspace_reader import SnapshotFile
-from agent2rl.report.tables import describe_reproduction
+from agent2rl.report.descriptions import describe_reproduction
 
 # The command `transcript`
 

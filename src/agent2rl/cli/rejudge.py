@@ -23,7 +23,7 @@ from agent2rl.core.errors import UserError
 from agent2rl.core.grading_records import EvalScore, HeldoutComparison
 from agent2rl.record.reader import read_run
 from agent2rl.registry import TASK_FOLDER_KINDS
-from agent2rl.report.tables import format_interval
+from agent2rl.report.formatting import format_interval
 from agent2rl.run.rejudging import RejudgedScore, Rejudgement, RejudgeOptions, Rule, rejudge_run
 from agent2rl.run.settings import read_settings
 

@@ -7,7 +7,7 @@ import click
 from agent2rl.bundles.unpacking import is_bundle
 from agent2rl.cli.options import as_json, complete_runs, open_run, runs_dir
 from agent2rl.cli.terminal_output import sanitize_lines
-from agent2rl.report import page_signature, run_report, tables
+from agent2rl.report import descriptions, page_signature, run_report
 from agent2rl.report.report_data import LlmSummary, ReportData
 from agent2rl.report.run_report import build_prompt, check_summary
 from agent2rl.run.judges import open_summariser
@@ -73,5 +73,5 @@ def _ask_for_summary(model: str, data: ReportData) -> LlmSummary:
     with open_summariser(model, read_settings()) as ask:
         summary = check_summary(ask(build_prompt(data.findings)), model, data.findings)
         if ask.usage:
-            click.echo(tables.describe_usage(ask.usage()), err=True)
+            click.echo(descriptions.describe_usage(ask.usage()), err=True)
     return summary

@@ -11,7 +11,7 @@ from agent2rl.cli.options import as_json, judge, sandbox, search
 from agent2rl.core.errors import UserError
 from agent2rl.core.grading_records import Calibration, Estimate, WinRates
 from agent2rl.record.files import write_atomically
-from agent2rl.report.tables import format_interval
+from agent2rl.report.formatting import format_interval
 from agent2rl.run.grading_proxy_setup import GradingProxyOptions
 from agent2rl.run.judges import measure_judge
 from agent2rl.run.output_scoring import OutputScores, PartScore, compute_win_rates, score_outputs

@@ -21,7 +21,7 @@ from agent2rl.grading.verify import Verification, verify_run
 from agent2rl.record.paths import RunPaths
 from agent2rl.record.reader import RunView, read_run
 from agent2rl.report.digests import runs_below
-from agent2rl.report.tables import pluralize
+from agent2rl.report.formatting import pluralize
 from agent2rl.run.settings import read_settings
 from agent2rl.site.collected_runs import CollectedRuns, FoundRun, RefusedRun, collect_runs
 from agent2rl.site.listing import RunChecks

@@ -26,7 +26,7 @@ from agent2rl.core.records import Isolation, Rollouts
 from agent2rl.record.files import open_regular_file
 from agent2rl.record.paths import RunPaths
 from agent2rl.record.reader import RunView
-from agent2rl.report import tables
+from agent2rl.report import descriptions, tables
 
 # Following the last line of a file that another process writes
 
@@ -174,7 +174,7 @@ def describe_event(event: TimelineEvent) -> str:
         case "contamination":
             summary = {name: data[name] for name in ContaminationSummary.model_fields}
             contamination = ContaminationSummary.model_validate(summary)
-            return f"contamination: {tables.describe_contamination(contamination)}"
+            return f"contamination: {descriptions.describe_contamination(contamination)}"
         case "warning":
             return f"warning: {data['text']}"
         case "fault":
@@ -211,7 +211,8 @@ def _describe_isolation(isolation: Isolation) -> str:
     if isolation.not_kept:
         names = "; ".join(promise.name for promise in isolation.not_kept)
         text += f", isolates IN PART, {len(isolation.not_kept)} not kept ({names})"
-    return f"{text}. Chosen because {isolation.reason}" if isolation.reason else text
+    reason = f"Chosen because {isolation.reason}" if isolation.reason else ""
+    return ". ".join(part for part in (text, reason, isolation.remedy) if part)
 
 
 def _describe_resume(data: Mapping[str, JsonValue]) -> str:
@@ -287,7 +288,7 @@ def print_run(view: RunView, rollouts: Rollouts | None = None) -> None:
 def print_audit(audit: Audit) -> None:
     """Print the flags of an audit with their quotes."""
     console = Console(highlight=False, soft_wrap=True)
-    console.print(Text(sanitize_one_line(tables.describe_audit(audit))))
+    console.print(Text(sanitize_one_line(descriptions.describe_audit(audit))))
     for flag in audit.flags:
         console.print(Text(f"\n{FLAG_NAMES[flag.kind]}", "bold"))
         for statement in flag.statements:

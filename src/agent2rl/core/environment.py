@@ -22,6 +22,8 @@ class EnvironmentStep:
     """Truncated: done only because the step limit is reached."""
     marks: Mapping[str, float] = field(default_factory=dict)
     """Further metrics of the episode so far, each from 0 to 1; every step of a world has the same keys."""
+    invalid: bool | None = None
+    """Whether the action is none, or cannot be taken here; None: the world does not say."""
 
 
 class Environment(Protocol):

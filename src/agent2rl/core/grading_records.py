@@ -57,6 +57,8 @@ class TrajectoryTurn(Record):
     observation: str
     reply: str = ""
     """The start of the model's reply, if it is more than the action."""
+    invalid: bool | None = None
+    """Whether the world could not take the action. None: it does not say, or an earlier version graded it."""
 
 
 class ExampleResult(Record):

@@ -130,7 +130,8 @@ class NetworkUsage(Record):
     refused_hosts: tuple[str, ...] = ()
     """Hosts that were refused, most requests first; not all of them if they are many."""
     packages: tuple[str, ...] = ()
-    """What was installed into the run's environment, as NAME==VERSION, by the names of its directories."""
+    """What was installed into the run's environment: NAME==VERSION by the names that pip made, and
+    npm:NAME==VERSION by what the packages say."""
 
     @property
     def model_hubs(self) -> tuple[HostTraffic, ...]:

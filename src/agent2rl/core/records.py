@@ -272,6 +272,8 @@ class Isolation(Record):
     promises: tuple[Promise, ...] = ()
     reason: str = ""
     """Why `--sandbox auto` chose this sandbox; empty if it was named."""
+    remedy: str = ""
+    """What would get the best of the sandboxes that `--sandbox auto` tried before, which do not work."""
 
     @property
     def broken(self) -> tuple[Promise, ...]:

@@ -7,7 +7,7 @@ import json
 import re
 import threading
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 import matplotlib as mpl
@@ -15,13 +15,17 @@ from matplotlib.figure import Figure
 
 from agent2rl.analysis.campaigns.campaign_analysis import analyse_campaign
 from agent2rl.analysis.campaigns.route_shares import TaskTraits
+from agent2rl.analysis.findings import TrainingCurves
+from agent2rl.analysis.recorded_run import PLAIN_NAME
 from agent2rl.dashboard import rendering, workers
 from agent2rl.dashboard.run_index import RunQuery, read_digests
 from agent2rl.dashboard.run_status import LiveRunStatus
 from agent2rl.record.paths import RunPaths
 from agent2rl.report import (
+    activity_figures,
     campaign_page,
     chart_style,
+    digests,
     formatting,
     html,
     page_templates,
@@ -59,10 +63,10 @@ def render_time_window(root: str, stamp: str, since: str, until: str) -> str:
     for narrow in (False, True):
         with mpl.rc_context(STYLE):
             drawn = {
-                "timeline": run_figures.draw_timeline(data, last, narrow, first),
-                "resources": run_figures.draw_resources(data, end, narrow),
-                "rollouts": run_figures.draw_rollouts(data, end, narrow),
-                "tokens": run_figures.draw_tokens(data, end, narrow),
+                "timeline": activity_figures.draw_timeline(data, last, narrow, first),
+                "resources": activity_figures.draw_resources(data, end, narrow),
+                "rollouts": activity_figures.draw_rollouts(data, end, narrow),
+                "tokens": activity_figures.draw_tokens(data, end, narrow),
             }
         for name, figure in drawn.items():
             for axes in figure.axes if figure and name != "timeline" else ():
@@ -110,22 +114,32 @@ def _locate_time_axis() -> tuple[float, float]:
 
 
 def render_leaderboard(
-    index: str, query: str, tasks: str, protocol: str, contaminated: str, target: str
+    index: str, runs: str, query: str, tasks: str, protocol: str, contaminated: str, target: str
 ) -> str:
-    """Render the report of many runs. Its figures and data go to `target`, and the page links to them."""
+    """Render the report of many runs. Its figures and data go to `target`, and the page links to them.
+
+    Training curves are those of runs that have a report: reading the logs of others would take too long.
+    """
     workers.report_step(1, 2, "reading run digests")
-    digests = read_digests(Path(index), RunQuery.from_json(query))
+    run_digests = read_digests(Path(index), RunQuery.from_json(query))
     traits = [TaskTraits(**task) for task in json.loads(tasks)]
     campaign = analyse_campaign(
-        digests,
+        run_digests,
         traits,
         protocol="paper" if protocol == "paper" else "default",
         include_contaminated=contaminated == "included",
+        read_trainings=partial(_read_cached_trainings, Path(runs)),
     )
     folder = Path(target)
-    workers.report_step(2, 2, f"drawing the figures of {len(digests):,} runs")
+    workers.report_step(2, 2, f"drawing the figures of {len(run_digests):,} runs")
     text = rendering.extract_main(campaign_page.write(campaign, folder).read_text(encoding="utf-8"))
     return LINK.sub(rf'href="/leaderboard/files/{folder.name}/\1"', text)
+
+
+def _read_cached_trainings(runs: Path, run_id: str) -> Sequence[TrainingCurves]:
+    """Return the curves of a run. Its id is from its own digest, which may be somebody else's."""
+    named = PLAIN_NAME.fullmatch(run_id)
+    return digests.read_cached_trainings(RunPaths(runs / run_id)) or () if named else ()
 
 
 # Score trajectories of several runs in one figure.

@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from agent2rl import __version__
 from agent2rl.dashboard.run_status import LiveRunStatus, RunRow
-from agent2rl.report import formatting, page_templates, tables
+from agent2rl.report import formatting, page_templates
 
 FOLDER = Path(__file__).with_name("templates")
 STATIC = Path(__file__).with_name("static")
@@ -107,8 +107,8 @@ _ENVIRONMENT = page_templates.create_environment(
     {
         "moment": render_time,
         "name": formatting.shorten_name,
-        "scored": tables.format_score,
-        "interval": tables.format_interval,
+        "scored": formatting.format_score,
+        "interval": formatting.format_interval,
         "sparkline": render_sparkline,
         "tone": choose_tone,
     },

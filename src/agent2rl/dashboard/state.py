@@ -154,6 +154,7 @@ class Dashboard:
         tasks = json.dumps([asdict(task) for task in self._tasks()])
         arguments = (
             str(self.index.path),
+            str(self.runs),
             query.text,
             tasks,
             protocol,

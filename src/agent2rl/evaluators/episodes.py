@@ -97,7 +97,11 @@ class LiveEpisode:
 
     def record_step(self, action: str, step: EnvironmentStep, reply: str = "") -> None:
         recorded_reply = "" if reply == action else reply[:REPLY_CHARACTERS]
-        self.turns.append(TrajectoryTurn(action=action, observation=step.observation, reply=recorded_reply))
+        self.turns.append(
+            TrajectoryTurn(
+                action=action, observation=step.observation, reply=recorded_reply, invalid=step.invalid
+            )
+        )
         self.reward = max(self.reward, step.reward)
         self.marks = step.marks
         self.over = step.done

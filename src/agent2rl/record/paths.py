@@ -34,6 +34,7 @@
   contamination.log           what the child that looked for it printed
   report/                     made from all of this, and nothing else
     digest.json               of it, what statistics over many runs need
+    trainings.json            of it, what figures of several runs show of the training curves
     report.html.signature.json  by this user's key: the dashboard shows the page without making it again
     summary.jsonl             of it, one line an attempt in the published schema
   files.json                  sha256 of every file that was final when the run was closed
@@ -202,6 +203,10 @@ class RunPaths:
     @property
     def digest(self) -> Path:
         return self.report / "digest.json"
+
+    @property
+    def trainings(self) -> Path:
+        return self.report / "trainings.json"
 
     @property
     def summary(self) -> Path:

@@ -1,6 +1,7 @@
 """Writes the report of many runs: campaign.json, campaign.html, campaign.md, and each figure with data."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,7 @@ from agent2rl.report import (
     latex_tables,
     leaderboard_table,
     page_templates,
+    training_figures,
 )
 from agent2rl.report.chart_style import STYLE
 
@@ -40,6 +42,8 @@ CAPTIONS = {
     "A run that has ended keeps its last best gain.",
     "best-of-k": "Unbiased expected best gain of k runs (pass@k of the improvement), with 95% intervals if "
     "there are enough runs.",
+    "training": "Metrics of the trainings of {} runs over their steps, by their own logs, which an agent can "
+    "fake. Runs are chosen by entry and seed. A triangle or circle is a submission.",
     "routes": "Training routes of the runs' models, as reports infer them from code and processes.",
 }
 
@@ -108,6 +112,16 @@ def list_figures(campaign: CampaignAnalysis) -> Iterator[CampaignFigure]:
         campaign_charts.draw_scaling,
         campaign_tables.build_scaling_rows,
     )
+    names = name_training_figures([each.task for each in campaign.trainings])
+    for name, task in zip(names, campaign.trainings, strict=True):
+        yield CampaignFigure(
+            name,
+            "training",
+            f"Training curves of {task.task}",
+            CAPTIONS["training"].format(len(task.runs)),
+            partial(training_figures.draw_trainings_of_task, campaign, task),
+            partial(campaign_tables.build_training_rows, task),
+        )
     yield figure(
         "best-of-k",
         "passk",
@@ -116,6 +130,17 @@ def list_figures(campaign: CampaignAnalysis) -> Iterator[CampaignFigure]:
         campaign_tables.build_best_of_rows,
     )
     yield figure("routes", "routes", "Routes", campaign_charts.draw_routes, campaign_tables.build_route_rows)
+
+
+def name_training_figures(tasks: Sequence[str]) -> list[str]:
+    """Return a name for the figure of each task, which is part of a file name and unique."""
+    names: list[str] = []
+    for task in tasks:
+        plain = re.sub(r"[^a-z0-9]+", "-", task.lower()).strip("-")[:LONGEST_NAME]
+        name = f"training-{plain}".rstrip("-")
+        others = (f"{name}-{number}" for number in range(2, len(tasks) + 2))
+        names.append(next(each for each in (name, *others) if each not in names))
+    return names
 
 
 def _build_figure(
@@ -140,12 +165,14 @@ SECTIONS = {
     "heatmaps": "Heat maps",
     "comparisons": "Comparisons",
     "scaling": "Scaling",
+    "training": "Training curves",
     "passk": "Best of k",
     "routes": "Routes",
     "coverage": "Coverage",
     "making": "How this was made",
 }
 PAGE = "campaign.html"
+LONGEST_NAME = 48
 SHOWN = 5
 """Number of unreadable runs that are named."""
 

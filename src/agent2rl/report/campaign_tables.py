@@ -12,6 +12,7 @@ from agent2rl.analysis.campaigns.cell_statistics import Cell, GainTally
 from agent2rl.analysis.campaigns.comparisons import ComparisonFamily, Heatmap
 from agent2rl.analysis.campaigns.leaderboard import Leaderboard
 from agent2rl.analysis.campaigns.resampling import IntervalEstimate
+from agent2rl.analysis.campaigns.training_sample import TaskTrainings
 from agent2rl.core.grading_records import Interval
 from agent2rl.core.reproduction import REPRODUCTION_ANSWERS
 from agent2rl.report.export import escape_csv_cell
@@ -204,6 +205,24 @@ def build_single_gain_rows(campaign: CampaignAnalysis) -> Table:
 def _describe_run(task: str, run: GainTrajectory) -> Mapping[str, Value]:
     contaminated = {True: "yes", False: "no", None: None}[run.contaminated]
     return {"task": task, "run": run.run_id, "line": run.line, "contaminated": contaminated}
+
+
+def build_training_rows(task: TaskTrainings) -> Table:
+    """Return the points of the curves; a submission is a row with its number, at the step it was made."""
+    rows: Table = []
+    for run in task.runs:
+        for training in run.trainings:
+            named = {"task": task.task, "run": run.run_id, "line": run.line, "training": training.name}
+            rows += [
+                {**named, "metric": series.metric, "name_in_log": series.name, "step": step, "value": value}
+                for series in training.series
+                for step, value in series.points
+            ]
+            rows += [
+                {**named, "metric": "submission", "step": mark.step, "value": mark.submission}
+                for mark in training.submissions
+            ]
+    return rows
 
 
 def build_route_rows(campaign: CampaignAnalysis) -> Table:

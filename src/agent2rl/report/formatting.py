@@ -6,6 +6,7 @@ import unicodedata
 
 from pydantic import JsonValue
 
+from agent2rl.core.grading_records import EvalScore, Interval
 from agent2rl.core.units import strip_path
 from agent2rl.report.report_data import Activity
 
@@ -91,6 +92,27 @@ def format_p_value(p_value: float) -> str:
 def format_setting(value: JsonValue, most: int = 200) -> str:
     """Format a setting as it was written."""
     return truncate_text(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False), most)
+
+
+def pluralize(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def format_bytes(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def format_score(score: EvalScore) -> str:
+    missing = f", {pluralize(score.missing, 'example')} missing" if score.missing else ""
+    return f"{score.value:.2f} {format_interval(score.ci)}{missing}"
+
+
+def format_interval(ci: Interval) -> str:
+    return f"[{ci.low:.1f}, {ci.high:.1f}]"
 
 
 # Colours of figures.

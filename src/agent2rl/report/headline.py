@@ -7,7 +7,7 @@ from typing import Literal
 from agent2rl.analysis.findings import Gain
 from agent2rl.core.grading_records import ContaminationSummary, EvalScore, Interval
 from agent2rl.core.records import Ending
-from agent2rl.report import formatting, tables
+from agent2rl.report import descriptions, formatting
 from agent2rl.report.report_data import ReportData
 
 Tone = Literal["good", "bad", "warn", "plain"]
@@ -100,19 +100,22 @@ def _describe_outcome(data: ReportData) -> str:
     if ranked and pair:
         before, after = pair
         return (
-            f"Its best submission scored {tables.format_score(after)} on the {SPLITS[after.split]} examples, "
-            f"where the untouched model scores {tables.format_score(before)}{_describe_ablation(data)}: "
+            f"Its best submission scored {formatting.format_score(after)} on the {SPLITS[after.split]} "
+            f"examples, where the untouched model scores {formatting.format_score(before)}"
+            f"{_describe_ablation(data)}: "
             f"{formatting.format_points(ranked.gain)} points{_format_signed_interval(ranked.ci)}."
         )
     scored = [submission for submission in view.submissions if submission.score]
     scores = [one.score.value for one in scored if one.score and one.lineage not in ("copied", "foreign")]
     if scored:
-        base = f"; the untouched model scores {tables.format_score(view.baseline)}" if view.baseline else ""
+        base = (
+            f"; the untouched model scores {formatting.format_score(view.baseline)}" if view.baseline else ""
+        )
         best = f"at best {max(scores):.2f}" if scores else "none of them was trained from the base model"
-        return f"{tables.pluralize(len(scored), 'submission')} scored, {best}{base}."
-    base = f" The untouched model scores {tables.format_score(view.baseline)}." if view.baseline else ""
+        return f"{formatting.pluralize(len(scored), 'submission')} scored, {best}{base}."
+    base = f" The untouched model scores {formatting.format_score(view.baseline)}." if view.baseline else ""
     if view.submissions:
-        return f"{tables.pluralize(len(view.submissions), 'submission')}, none of them scored.{base}"
+        return f"{formatting.pluralize(len(view.submissions), 'submission')}, none of them scored.{base}"
     return f"Nothing was submitted.{base}"
 
 
@@ -121,7 +124,9 @@ def _describe_ablation(data: ReportData) -> str:
     result = data.view.result
     ablated = result.ablated_heldout or (result.best.ablated if result.best else None) if result else None
     return (
-        f" ({tables.format_score(ablated)} with the submission's chat format and tokens)" if ablated else ""
+        f" ({formatting.format_score(ablated)} with the submission's chat format and tokens)"
+        if ablated
+        else ""
     )
 
 
@@ -233,7 +238,7 @@ def build_flags(data: ReportData) -> list[HeadlineFlag]:
     if view.result and view.result.isolation and not view.result.isolation.isolates:
         flags.append(HeadlineFlag("warn", f"The sandbox {view.result.isolation.sandbox} isolates nothing."))
     elif view.result and view.result.isolation and view.result.isolation.not_kept:
-        many = tables.pluralize(len(view.result.isolation.not_kept), "promise")
+        many = formatting.pluralize(len(view.result.isolation.not_kept), "promise")
         name = view.result.isolation.sandbox
         flags.append(HeadlineFlag("warn", f"The sandbox {name} isolates in part: {many} not kept."))
     network = view.result.network if view.result else None
@@ -242,12 +247,12 @@ def build_flags(data: ReportData) -> list[HeadlineFlag]:
         flags.append(HeadlineFlag("bad", f"The agent downloaded from a model hub: {hosts}."))
     again = view.best_reproduction
     if again and again.answer == "not reproduced":
-        text = tables.describe_reproduction(again)
+        text = descriptions.describe_reproduction(again)
         flags.append(HeadlineFlag("bad", f"The best submission, trained again from its code: {text}."))
     if view.audit and view.audit.flags:
-        flags.append(HeadlineFlag("bad", f"{tables.describe_audit(view.audit)}"))
+        flags.append(HeadlineFlag("bad", f"{descriptions.describe_audit(view.audit)}"))
     if data.findings.contradictions:
-        count = tables.pluralize(len(data.findings.contradictions), "claim")
+        count = formatting.pluralize(len(data.findings.contradictions), "claim")
         flags.append(HeadlineFlag("warn", f"The record contradicts {count} by the agent.", "story"))
     damaged = collect_notes(data)
     if damaged:
@@ -266,7 +271,7 @@ def get_contamination(data: ReportData) -> ContaminationSummary | None:
 
 def describe_spotted_data(summary: ContaminationSummary) -> str:
     """Describe the contamination without the verdict, which is shown next to it."""
-    return tables.describe_contamination(summary).removeprefix("FOUND: ")
+    return descriptions.describe_contamination(summary).removeprefix("FOUND: ")
 
 
 def find_before_and_after(data: ReportData) -> tuple[EvalScore, EvalScore] | None:
@@ -303,7 +308,7 @@ def _format_signed_interval(ci: Interval | None) -> str:
 
 def _describe_score(score: EvalScore) -> str:
     split = SPLITS.get(score.split, score.split)
-    return f"{tables.format_interval(score.ci)}\n{split}, {tables.pluralize(score.n, 'example')}"
+    return f"{formatting.format_interval(score.ci)}\n{split}, {formatting.pluralize(score.n, 'example')}"
 
 
 def _format_count(count: int) -> str:

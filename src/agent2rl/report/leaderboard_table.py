@@ -9,7 +9,7 @@ from agent2rl.analysis.campaigns.cell_statistics import Cell, GainTally
 from agent2rl.analysis.campaigns.leaderboard import Leaderboard, LeaderboardRow
 from agent2rl.analysis.campaigns.resampling import IntervalEstimate
 from agent2rl.core.grading_records import Interval
-from agent2rl.report import formatting, page_templates, reproductions, tables
+from agent2rl.report import formatting, page_templates, reproductions
 
 NONE = "–"
 MARK = formatting.CONTAMINATED_MARK
@@ -75,25 +75,25 @@ def contamination_notes(board: Leaderboard) -> list[str]:
     if many := board.contaminated_left_out:
         are, their = ("is", "its workspace") if many == 1 else ("are", "their workspaces")
         notes.append(
-            f"{tables.pluralize(many, 'contaminated run')} {are} left out: "
+            f"{formatting.pluralize(many, 'contaminated run')} {are} left out: "
             f"evaluation data was found in {their}. "
             f"Include {'it' if many == 1 else 'them'} with --include-contaminated."
         )
     if many := board.contaminated:
         are, their = ("is", "its workspace") if many == 1 else ("are", "their workspaces")
         notes.append(
-            f"{MARK} {tables.pluralize(many, 'contaminated run')} {are} included: "
+            f"{MARK} {formatting.pluralize(many, 'contaminated run')} {are} included: "
             "evaluation data was found in "
             f"{their}."
         )
     if many := board.contamination_unknown:
         were, it, is_ = ("was", "it", "is") if many == 1 else ("were", "they", "are")
         notes.append(
-            f"{tables.pluralize(many, 'run')} {were} not searched for evaluation data: whether {it} {is_} "
-            f"contaminated is unknown, and {it} {is_} counted."
+            f"{formatting.pluralize(many, 'run')} {were} not searched for evaluation data: whether {it} "
+            f"{is_} contaminated is unknown, and {it} {is_} counted."
         )
     warned = sorted(board.warnings.items())
-    return notes + [f"WARNING, {tables.pluralize(many, 'run')}: {text}" for text, many in warned]
+    return notes + [f"WARNING, {formatting.pluralize(many, 'run')}: {text}" for text, many in warned]
 
 
 ISOLATION_NOTES = {
@@ -119,7 +119,7 @@ def table_notes(board: Leaderboard) -> list[str]:
         )
     if many := sum(row.all.compliance.get("broken", 0) for row in board.rows):
         its, it = ("its mode", "It is") if many == 1 else ("their modes", "They are")
-        notes.append(f"{tables.pluralize(many, 'run')} broke {its}. {it} counted.")
+        notes.append(f"{formatting.pluralize(many, 'run')} broke {its}. {it} counted.")
     if _has_panel(board):
         notes.append(
             "Elsewhere: what training cost or gained on the tasks of the regression panel. It does not rank."
@@ -129,7 +129,7 @@ def table_notes(board: Leaderboard) -> list[str]:
     for level, text in ISOLATION_NOTES.items():
         if many := board.isolation.get(level, 0):
             notes.append(
-                f"{tables.pluralize(many, 'run')} {text} {'It is' if many == 1 else 'They are'} counted."
+                f"{formatting.pluralize(many, 'run')} {text} {'It is' if many == 1 else 'They are'} counted."
             )
     if any(isinstance(row.place.rank, str) for row in board.rows):
         notes.append(

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from agent2rl.core.audit_records import FLAG_NAMES
 from agent2rl.core.grading_records import Contamination
 from agent2rl.record.reader import RunView
-from agent2rl.report import formatting, headline, sections, tables
+from agent2rl.report import descriptions, formatting, generalisation_table, headline, sections, tables
 from agent2rl.report.report_data import ReportData
 from agent2rl.report.sections import run_integrity_checks
 
@@ -67,6 +67,7 @@ def page(data: ReportData) -> str:
         _render_trainings(data),
         ["## Attempts", "", *_render_attempts(data), *_render_figure(data, "curves")],
         _render_kinds(data.view),
+        _render_generalisation(data),
         _render_panel(data.view),
         _render_claims(data),
         *(
@@ -181,6 +182,16 @@ def _render_panel(view: RunView) -> list[str]:
     return [*title, *_render_table(tables.PANEL_COLUMNS, rows)] if rows else []
 
 
+def _render_generalisation(data: ReportData) -> list[str]:
+    found = data.findings.generalisation
+    rows = generalisation_table.build_generalisation_rows(found)
+    table = [*_render_table(generalisation_table.COLUMNS, rows), ""] if rows else []
+    notes = [
+        f"- {_escape_cell(note, LINE)}" for note in generalisation_table.build_generalisation_notes(found)
+    ]
+    return ["## Generalisation", "", *table, *notes] if notes else []
+
+
 def _render_claims(data: ReportData) -> list[str]:
     if not data.claims or not data.claims.claims:
         return []
@@ -219,12 +230,12 @@ def _render_contamination(view: RunView) -> list[str]:
     report: Contamination | None = view.contamination
     if not report or not report.done:
         return []
-    lines = ["## Evaluation data in the workspace", "", f"{tables.describe_contamination(report)}.", ""]
+    lines = ["## Evaluation data in the workspace", "", f"{descriptions.describe_contamination(report)}.", ""]
     lines.append(
         f"A passage counts if it holds at least {report.share:.0%} of the {report.ngram_words}-word "
         f"sequences of an example's prompt or answer, or {report.run_words} words in a row. "
         f"{report.unchecked} of {report.examples} examples cannot be searched for. "
-        f"{tables.format_bytes(report.tensor_bytes)} of model weights were skipped."
+        f"{formatting.format_bytes(report.tensor_bytes)} of model weights were skipped."
     )
     for columns, rows in (
         (tables.FINDING_COLUMNS, tables.build_finding_rows(view)),

@@ -16,7 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from agent2rl import __version__
-from agent2rl.report import formatting, tables
+from agent2rl.report import formatting
 from agent2rl.report.formatting import COLOURS
 
 # Inline figures: in the page's colours, with ids that are unique on the page.
@@ -116,12 +116,12 @@ def create_environment(filters: Mapping[str, Callable[..., Any]], *folders: Path
         "clock": formatting.format_clock,
         "cut": formatting.truncate_text,
         "duration": formatting.format_duration,
-        "many": tables.pluralize,
+        "many": formatting.pluralize,
         "number": formatting.format_number,
         "points": formatting.format_points,
         "said": formatting.format_setting,
         "share": formatting.format_share,
-        "size": tables.format_bytes,
+        "size": formatting.format_bytes,
         **filters,
     }
     return environment

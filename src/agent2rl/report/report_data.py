@@ -1,24 +1,22 @@
 """All data of a report, gathered before rendering. Pages and figures use nothing else."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from agent2rl.analysis.campaigns.run_digest import RunDigest
 from agent2rl.analysis.findings import CumulativeRollouts, EvidenceIds, Findings
+from agent2rl.analysis.generalisation import Answers as Answers
 from agent2rl.analysis.timeline import Activity as Activity
 from agent2rl.analysis.timeline import ActivityStretch as ActivityStretch
 from agent2rl.analysis.timeline import AgentTime
 from agent2rl.core.events import DriverRequest, FileSeen, ResourceSample
-from agent2rl.core.grading_records import ExampleResult, Split
+from agent2rl.core.grading_records import Split
 from agent2rl.core.llm import LlmExchange
 from agent2rl.core.record import Record
 from agent2rl.core.records import Rollouts
 from agent2rl.core.self_reports import AttemptClaims
 from agent2rl.record.reader import RunView
 from agent2rl.record.revisions import Revision
-
-Answers = Mapping[int, Sequence[ExampleResult]]
-"""By submission; 0 is the untouched model."""
 
 
 @dataclass(frozen=True)

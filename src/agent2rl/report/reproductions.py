@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from agent2rl.core.reproduction import WORKSPACE_MARK, RecordedStep, Reproduction
-from agent2rl.report import tables
+from agent2rl.report import descriptions
 
 MOST_SHOWN = 5
 
@@ -13,7 +13,7 @@ def build_reproduction_rows(each: Reproduction) -> list[tuple[str, str]]:
     """Return everything about one reproduction."""
     rows = [
         ("submission", f"{each.submission}, from revision {each.revision} of the code"),
-        ("answer", tables.describe_reproduction(each)),
+        ("answer", descriptions.describe_reproduction(each)),
     ]
     half = (each.difference.ci.high - each.difference.ci.low) / 2 if each.difference else 0.0
     if half and each.answer == "reproduced":

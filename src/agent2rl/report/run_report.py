@@ -82,6 +82,8 @@ def write_report(paths: RunPaths, data: ReportData | None = None, folder: Path |
             write_atomically(new / paths.summary.name, text)
             if data.digest:
                 digests.cache_digest(paths, data.digest, new / paths.digest.name)
+            trainings = data.findings.trainings
+            digests.cache_trainings(paths, data.view.state, trainings, new / paths.trainings.name)
             move_into(new, target)
     except OSError as error:
         raise UserError(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from agent2rl.analysis.findings import EvidenceIds, MetricName, ProcessMetrics, TimeSplit, TrainingCurves
 from agent2rl.core.grading_records import describe_kept_weights
-from agent2rl.report import formatting, headline, tables
+from agent2rl.report import descriptions, formatting, headline
 from agent2rl.report.formatting import DOING
 from agent2rl.report.headline import Tone
 from agent2rl.report.report_data import Activity, ReportData
@@ -26,10 +26,10 @@ def build_setup_rows(data: ReportData) -> Rows:
         ("engine", spec.engine.partition(":")[0]),
         ("sandbox", data.view.used_sandbox),
         ("mode", spec.mode),
-        ("protocol", tables.describe_protocol(spec)),
+        ("protocol", descriptions.describe_protocol(spec)),
         ("time", formatting.format_duration(budget.wall_seconds)),
-        *([] if spec.clock == "all" else [("clock", tables.describe_clock(spec.clock))]),
-        ("network", tables.describe_network_policy(spec.network)),
+        *([] if spec.clock == "all" else [("clock", descriptions.describe_clock(spec.clock))]),
+        ("network", descriptions.describe_network_policy(spec.network)),
     ]
     limits = {
         "submissions": budget.submissions,
@@ -50,12 +50,12 @@ def build_setup_rows(data: ReportData) -> Rows:
         "search": spec.search,
         "judge": spec.judge,
         "training judge": spec.train_judge,
-        "expert": None if spec.expert == "full" else tables.describe_expert_help(spec.expert),
+        "expert": None if spec.expert == "full" else descriptions.describe_expert_help(spec.expert),
     }
     if versions := data.view.instructions_versions:
         rows.append(("instructions", f"version {', then '.join(map(str, versions))}"))
     if python := data.view.agent_python:
-        rows.append(("agent's Python", tables.describe_python(python)))
+        rows.append(("agent's Python", descriptions.describe_python(python)))
     if data.view.submissions:
         rows.append(("weights kept", describe_kept_weights(data.view.submissions)))
     rows += [
@@ -64,7 +64,9 @@ def build_setup_rows(data: ReportData) -> Rows:
     result = data.view.result
     if result and result.resumed:
         dead = f"{formatting.format_duration(result.dead_seconds)} of downtime not counted"
-        rows.append(("resumed after a harness crash", f"{tables.pluralize(result.resumed, 'time')}, {dead}"))
+        rows.append(
+            ("resumed after a harness crash", f"{formatting.pluralize(result.resumed, 'time')}, {dead}")
+        )
     if result:
         rows += [(f"sha256 of {asset.name}", asset.sha256) for asset in result.assets]
     return rows
@@ -210,7 +212,7 @@ def _check_compliance(data: ReportData) -> IntegrityCheck:
 
 
 def _check_ledger_chain(data: ReportData) -> IntegrityCheck:
-    chain, count = data.view.chain, tables.pluralize(len(data.view.chain.entries), "record")
+    chain, count = data.view.chain, formatting.pluralize(len(data.view.chain.entries), "record")
     if chain.fault:
         return IntegrityCheck(
             "Hash chain of the record", "bad", "broken", f"{chain.fault}; {count} before it"
@@ -231,8 +233,8 @@ def _check_isolation(data: ReportData) -> IntegrityCheck:
         names = ", ".join(promise.name for promise in isolation.broken)
         return IntegrityCheck("Isolation", "bad", "broken", f"{isolation.sandbox}: violated: {names}")
     if isolation.level == "partial":
-        return IntegrityCheck("Isolation", "warn", "partial", tables.describe_isolation(isolation))
-    count = tables.pluralize(len(isolation.promises), "promise")
+        return IntegrityCheck("Isolation", "warn", "partial", descriptions.describe_isolation(isolation))
+    count = formatting.pluralize(len(isolation.promises), "promise")
     return IntegrityCheck(
         "Isolation", "good", "verified", f"{isolation.sandbox}: {count} verified before the start"
     )
@@ -243,9 +245,9 @@ def _check_network(data: ReportData) -> list[IntegrityCheck]:
     usage = data.view.result.network if data.view.result else None
     if usage is None:
         return []
-    text = tables.describe_network_usage(usage)
+    text = descriptions.describe_network_usage(usage)
     if hubs := usage.model_hubs:
-        listed = ", ".join(f"{each.host} ({tables.format_bytes(each.received_bytes)})" for each in hubs)
+        listed = ", ".join(f"{each.host} ({formatting.format_bytes(each.received_bytes)})" for each in hubs)
         text = f"Downloads from model hubs, which offer trained models: {listed}. In all: {text}"
         return [IntegrityCheck("Network", "bad", "model hub", text)]
     return [IntegrityCheck("Network", "plain", usage.policy.partition(":")[0], text)]
@@ -259,7 +261,9 @@ def _check_contamination(data: ReportData) -> IntegrityCheck:
         return IntegrityCheck("Evaluation data", tone, "not searched", reason)
     if summary.contaminated:
         return IntegrityCheck("Evaluation data", "bad", "found", headline.describe_spotted_data(summary))
-    return IntegrityCheck("Evaluation data", "good", "none found", tables.describe_contamination(summary))
+    return IntegrityCheck(
+        "Evaluation data", "good", "none found", descriptions.describe_contamination(summary)
+    )
 
 
 def _check_lineage(data: ReportData) -> IntegrityCheck:
@@ -269,7 +273,7 @@ def _check_lineage(data: ReportData) -> IntegrityCheck:
         return IntegrityCheck("Origin of the weights", "plain", "none submitted", "Nothing was submitted.")
     tone: Tone = "bad" if counts["foreign"] else "warn" if counts["unknown"] else "good"
     verdict = "foreign" if counts["foreign"] else "partly unknown" if counts["unknown"] else "known"
-    text = f"{listed}, of {tables.pluralize(counts.total(), 'submission')}"
+    text = f"{listed}, of {formatting.pluralize(counts.total(), 'submission')}"
     return IntegrityCheck(
         "Origin of the weights", tone, verdict, "; ".join([text, *_describe_siblings(data)])
     )
@@ -280,12 +284,16 @@ def _describe_siblings(data: ReportData) -> list[str]:
     distances = data.view.sibling_distances
     alike = [(number, each) for number, each in distances if each.alike]
     if alike:
-        return [f"submission {number} looks like {tables.describe_sibling(each)}" for number, each in alike]
+        return [
+            f"submission {number} looks like {descriptions.describe_sibling(each)}" for number, each in alike
+        ]
     known = [(number, each) for number, each in distances if each.cosine is not None]
     if not known:
         return []
     number, closest = max(known, key=lambda one: one[1].cosine or 0.0)
-    return [f"the closest to a known sibling is submission {number}: {tables.describe_sibling(closest)}"]
+    return [
+        f"the closest to a known sibling is submission {number}: {descriptions.describe_sibling(closest)}"
+    ]
 
 
 def _check_audit(data: ReportData) -> list[IntegrityCheck]:
@@ -293,7 +301,7 @@ def _check_audit(data: ReportData) -> list[IntegrityCheck]:
     audit = data.view.audit
     if audit is None:
         return []
-    text = tables.describe_audit(audit)
+    text = descriptions.describe_audit(audit)
     if audit.flags:
         return [IntegrityCheck("Audit by a judge", "bad", "flags" if audit.done else "not audited", text)]
     if not audit.done:
@@ -315,7 +323,7 @@ def _check_rollouts(data: ReportData) -> list[IntegrityCheck]:
         )
         if count.episodes
     ]
-    text = f"{', '.join(counts)}, of {tables.pluralize(rollouts.claimed.episodes, 'claimed episode')}"
+    text = f"{', '.join(counts)}, of {formatting.pluralize(rollouts.claimed.episodes, 'claimed episode')}"
     if rollouts.refuted.episodes:
         return [IntegrityCheck("Claimed episodes", "bad", "refuted", text)]
     if not rollouts.replayed.episodes:
@@ -331,7 +339,7 @@ def _check_reproductions(data: ReportData) -> list[IntegrityCheck]:
             f"Submission {number}, trained again",
             tones[each.answer],
             each.answer,
-            tables.describe_reproduction(each).removeprefix(each.answer).removeprefix(": "),
+            descriptions.describe_reproduction(each).removeprefix(each.answer).removeprefix(": "),
         )
         for number, each in sorted(data.view.latest_reproductions.items())
     ]

@@ -1,4 +1,4 @@
-"""Draws the training curves of a run: of the training logs, or else those that programs printed."""
+"""Draws training curves of a run, and of several: of the training logs, or else what programs printed."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,8 +8,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from agent2rl.analysis.campaigns.campaign_analysis import CampaignAnalysis
+from agent2rl.analysis.campaigns.training_sample import TaskTrainings
 from agent2rl.analysis.findings import METRICS, MetricName, PrintedCurve, TrainingCurves, TrainingSeries
-from agent2rl.report import chart_style, formatting
+from agent2rl.report import campaign_charts, chart_style, formatting, leaderboard_table
 from agent2rl.report.chart_style import Margins
 from agent2rl.report.formatting import ACCENT, BAD, CARD, SERIES
 from agent2rl.report.report_data import ReportData
@@ -65,6 +67,7 @@ MOST_LINES = 12
 """Trainings in the figure: more cannot be told apart."""
 DASHES = ("solid", (0, (4, 2)), (0, (1, 1.5)))
 """Line styles; those after the first are for trainings that use a colour again."""
+LONGEST_LABEL = 120
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,8 @@ class DrawnTraining:
     label: str
     colour: str
     dashes: Any
+    legend: str = ""
+    """The name that it shares with others in the legend; if empty, the legend has its label."""
 
 
 def draw_training(data: ReportData, narrow: bool = False) -> Figure | None:
@@ -98,6 +103,25 @@ def draw_trainings_of_runs(runs: Sequence[Sequence[TrainingCurves]], narrow: boo
     return draw_trainings(drawn, narrow)
 
 
+def draw_trainings_of_task(
+    campaign: CampaignAnalysis, task: TaskTrainings, narrow: bool = False
+) -> Figure | None:
+    """Draw the trainings of a task's runs: each entry in its colour; of a single entry, each run in one."""
+    colours = campaign_charts.assign_colours(campaign)
+    contaminated = {line.name: line.contaminated for line in campaign.lines}
+    drawn = []
+    for number, run in enumerate(task.runs):
+        name = leaderboard_table.mark_name(run.line, contaminated[run.line])
+        if len(campaign.lines) == 1:
+            legend, look = f"{number + 1}: {run.run_id}", _choose_look(number, number // len(SERIES))
+        else:
+            legend, look = name, (colours[run.line], DASHES[0])
+        for each in run.trainings:
+            label = formatting.make_drawable(f"{name}: {run.run_id}, {each.name}", LONGEST_LABEL)
+            drawn.append(DrawnTraining(each, label, *look, legend=legend))
+    return draw_trainings(drawn, narrow)
+
+
 def draw_trainings(trainings: Sequence[DrawnTraining], narrow: bool = False) -> Figure | None:
     """Draw a panel for each metric over steps, with a line for each training and a mark for submissions."""
     panels = _list_training_panels([each.curves for each in trainings])
@@ -105,7 +129,10 @@ def draw_trainings(trainings: Sequence[DrawnTraining], narrow: bool = False) -> 
         return None
     columns = min(2 if narrow else 3, len(panels))
     rows = -(-len(panels) // columns)
-    legend = -(-len(trainings) // (1 if narrow else 3))
+    named: dict[str, DrawnTraining] = {}
+    for training in trainings:
+        named.setdefault(training.legend or training.label, training)
+    legend = -(-len(named) // (1 if narrow else 3))
     width = chart_style.NARROW_INCHES if narrow else chart_style.WIDE_INCHES
     top = 0.3 + 0.17 * legend
     figure, places = chart_style.create_panels(
@@ -123,7 +150,8 @@ def draw_trainings(trainings: Sequence[DrawnTraining], narrow: bool = False) -> 
         if number >= len(panels) - columns:
             axes.set_xlabel("steps")
     handles = [
-        Line2D([], [], color=each.colour, linestyle=each.dashes, label=each.label) for each in trainings
+        Line2D([], [], color=each.colour, linestyle=each.dashes, label=_format_label(name))
+        for name, each in named.items()
     ]
     figure.legend(
         handles=handles, loc="upper left", bbox_to_anchor=(0.0, 1.0), ncols=1 if narrow else 3, frameon=False

@@ -100,7 +100,7 @@ class NetworkSetup:
         try:
             with serve_network_proxy(proxy) as socket:
                 sockets = (ServiceSocket(URL_VARIABLE, socket),)
-                yield AgentNetwork(sockets, make_client_variables(self._mirrors), overlay)
+                yield AgentNetwork(sockets, make_client_variables(self._mirrors, overlay), overlay)
         finally:
             packages = overlay.list_installed_packages() if overlay else ()
             self.usage = sum_network_requests(str(self.policy), log.requests, log.unrecorded, packages)
@@ -111,11 +111,16 @@ def _name_variable(registry: str) -> str:
     return f"AGENT2RL_{registry.upper()}_MIRROR"
 
 
-def make_client_variables(mirrors: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """Return the environment variables with which ordinary clients use the proxy and the mirrors."""
+def make_client_variables(
+    mirrors: Mapping[str, Sequence[str]], overlay: PackageOverlay | None = None
+) -> dict[str, str]:
+    """Return the environment variables with which ordinary clients use the proxy, the mirrors and the
+    overlay."""
     variables = {name: url_placeholder(URL_VARIABLE) for name in PROXY_VARIABLES} | dict(CLIENT_SETTINGS)
     if bundle := next((path for path in CERTIFICATE_BUNDLES if Path(path).is_file()), None):
         variables |= dict.fromkeys(CERTIFICATE_VARIABLES, bundle)
+    if overlay:
+        variables |= overlay.make_client_variables()
     for registry, urls in mirrors.items():
         variables |= dict.fromkeys(MIRROR_VARIABLES[registry], urls[0])
     trusted = [urlsplit(url).netloc for url in mirrors.get("pypi", ()) if url.startswith("http://")]
@@ -128,16 +133,20 @@ NO_NETWORK = "There is no network access except to the services that these pages
 REGISTRIES = "the package registries of PyPI, npm, conda and Debian"
 RECORDED = (
     "Programs find the proxy in `HTTP_PROXY` and `HTTPS_PROXY`. Every request is recorded. `pip install "
-    "NAME` installs into an environment that is deleted after the run."
+    "NAME` and `npm install -g NAME` install into an environment that is deleted after the run."
 )
+DEBIAN = (
+    "After `apt-get update`, `apt-get download NAME` fetches a Debian package, and `dpkg-deb -x` unpacks it."
+)
+NO_MORE = "There is no other network access except to the services that these pages name."
 
 
 def render_network_instructions(policy: NetworkPolicy) -> str:
     """Return the paragraph that says which network the agent has."""
     if policy.kind == "none":
         return textwrap.fill(NO_NETWORK, 100)
-    text = f"{_describe_reach(policy)} {RECORDED} There is no other network access except to the services "
-    return textwrap.fill(f"{text}that these pages name.", 100, break_long_words=False, break_on_hyphens=False)
+    sentences = [_describe_reach(policy), RECORDED, *([DEBIAN] if policy.includes_packages else []), NO_MORE]
+    return textwrap.fill(" ".join(sentences), 100, break_long_words=False, break_on_hyphens=False)
 
 
 def _describe_reach(policy: NetworkPolicy) -> str:

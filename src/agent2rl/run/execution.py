@@ -211,7 +211,7 @@ def _run_agent(run: _ActiveRun, prepared: _PreparedRun) -> GradingService:
     grading_setup = run_steps.make_grading_setup(
         spec, prepared.brief, assets, run.outcome.baseline, prepared.grading_child, run.settings
     )
-    overlay = run_steps.prepare_overlay(spec, prepared.python, prepared.sandbox, recorder)
+    overlay = run_steps.prepare_overlay(spec, prepared.python, prepared.sandbox, run.settings, recorder)
     revisions = RevisionWatcher(recorder, workspace.HARNESS_FILES)
     agent_gpus = len(run_steps.assign_gpus(spec, run.settings).agent)
     service = GradingService(

@@ -3,11 +3,12 @@
 permissions   the sandbox must be able to read every file
 disk          a submission is copied, so at least one copy must fit beside the agent's own files,
               and all that --keep keeps should
-gpu memory    the weights must fit in what is free of the GPUs that grade
+gpu memory    the weights must fit in what is free of the GPU that a grading takes by default: each
+              grading uses one GPU, whatever the engine
 """
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,7 +66,10 @@ def check_model(
     gpus: Sequence[str],
     copies: CopyPlan | None = None,
 ) -> Iterator[PreflightFinding]:
-    """Yield findings about a base model that is in a directory; nothing of its weights is read."""
+    """Yield findings about a base model that is in a directory; nothing of its weights is read.
+
+    `gpus` are those that grade. Gradings take the first one unless an agent names another.
+    """
     unreadable = _find_unreadable(directory, by_others=sandbox != "local" and os.geteuid() == 0)
     if unreadable:
         who = "only root can" if os.geteuid() == 0 else "this user cannot"
@@ -85,8 +89,7 @@ def check_model(
     yield PreflightFinding("model", "ok", detail)
     yield _check_disk(size, runs, copies or CopyPlan())
     if engine.partition(":")[0] in ("transformers", "vllm") and (memory := machine.read_gpu_memory(gpus)):
-        together = engine.startswith("vllm")
-        yield _check_gpu_memory(BFLOAT16_BYTES * parameters, memory, together)
+        yield from _check_gpu_memory(BFLOAT16_BYTES * parameters, gpus[0], memory)
 
 
 def require_model_fits(findings: Iterator[PreflightFinding], warn: Callable[[str], None]) -> None:
@@ -139,13 +142,26 @@ def _explain_short_disk(copies: CopyPlan, wanted: int, free: int, size: int) -> 
     return f"The best submission and the next one take {format_gigabytes(wanted)}, beside the agent's files."
 
 
-def _check_gpu_memory(needed: int, memory: dict[str, machine.GpuMemory], together: bool) -> PreflightFinding:
-    free = [gpu.free for gpu in memory.values()]
-    fits = (sum(free) if together else max(free)) > needed
-    shown = ", ".join(
-        f"GPU {name}: {format_gigabytes(gpu.free)} of {format_gigabytes(gpu.total)} free"
-        for name, gpu in memory.items()
+def _check_gpu_memory(
+    needed: int, default: str, memory: Mapping[str, machine.GpuMemory]
+) -> Iterator[PreflightFinding]:
+    """Require room on the GPU that gradings take by default, and warn for the others."""
+    for name, gpu in memory.items():
+        shown = f"GPU {name}: {format_gigabytes(gpu.free)} of {format_gigabytes(gpu.total)} free"
+        detail = f"{shown}; the weights alone take {format_gigabytes(needed)}"
+        if gpu.free > needed:
+            yield PreflightFinding("gpu memory", "ok", detail)
+        elif name == default:
+            yield PreflightFinding("gpu memory", "broken", detail, _explain_full_gpu(needed, gpu))
+        else:
+            hint = "Gradings take it only if an agent names it, and they would fail there."
+            yield PreflightFinding("gpu memory", "missing", detail, hint)
+
+
+def _explain_full_gpu(needed: int, gpu: machine.GpuMemory) -> str:
+    if gpu.total <= needed:
+        return "A grading uses one GPU: take a smaller model, or name a larger GPU first."
+    return (
+        "A grading uses one GPU: end what fills this one (nvidia-smi), or name another one first in "
+        "CUDA_VISIBLE_DEVICES or --grading-gpus."
     )
-    detail = f"{shown}; the weights alone take {format_gigabytes(needed)}"
-    hint = "" if fits else "End what uses it (nvidia-smi), or name another one in CUDA_VISIBLE_DEVICES."
-    return PreflightFinding("gpu memory", "ok" if fits else "broken", detail, hint)

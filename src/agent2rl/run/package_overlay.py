@@ -1,32 +1,73 @@
-"""A writable environment on top of the agent's Python, so that `pip install NAME` works during a run.
+"""A writable environment on top of the agent's Python, so that package clients work during a run.
 
 It is a virtual environment in the run's scratch directory, which is deleted when the run ends. It sees all
-packages of the agent's Python, and its own packages come first. The harness writes it and starts nothing
-from it. Later the agent owns it, so the installed packages are read from the names of its directories alone.
+packages of the agent's Python, and its own packages come first. `npm install -g` installs here too, and
+apt keeps its settings, lists and downloads here.
+
+The harness writes it and starts nothing from it. Later the agent owns it, so what is installed is read from
+names of directories, and for npm from bounded parts of files.
 """
 
 import importlib.resources
 import os
+import platform
 import re
 import sys
 import zipfile
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Self
 
 from agent2rl.core.sandbox import Mount, SandboxPython
-from agent2rl.record.untrusted_files import list_names, sanitize_line
+from agent2rl.core.system_packages import read_debian_codename
+from agent2rl.record.untrusted_files import (
+    JsonNode,
+    list_names,
+    parse_json,
+    read_untrusted_file,
+    sanitize_line,
+)
 from agent2rl.run.agent_python import AgentPython
 
 DIST_INFO = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)-([A-Za-z0-9][A-Za-z0-9.!+_]*)\.dist-info")
 LONGEST_NAME = 200
 MOST_PACKAGES = 2_000
+MANIFEST_BYTES = 256 << 10
 SEEN_AT = PurePosixPath("/opt/agent-python")
+NODE_MODULES = PurePosixPath("lib/node_modules")
+NODE_VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+-]{0,99}")
 PIP_PROGRAM = """\
 #!{python}
 import sys
 from pip._internal.cli.main import main
 sys.exit(main())
+"""
+DEBIAN_URL = "http://deb.debian.org/debian"
+"""Not https, so that the record of requests has the paths. apt checks Debian's signatures."""
+DEBIAN_MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
+APT_FOLDERS = (
+    *("etc/apt/apt.conf.d", "etc/apt/preferences.d", "etc/apt/sources.list.d", "etc/apt/trusted.gpg.d"),
+    *("var/lib/apt/lists/partial", "var/lib/dpkg", "var/cache/apt/archives/partial", "var/log/apt"),
+)
+APT_SETTINGS = """\
+Dir::Etc "{prefix}/etc/apt";
+Dir::State "{prefix}/var/lib/apt";
+Dir::State::status "{prefix}/var/lib/dpkg/status";
+Dir::Cache "{prefix}/var/cache/apt";
+Dir::Log "{prefix}/var/log/apt";
+APT::Architecture "{machine}";
+APT::Architectures {{ "{machine}"; }};
+Acquire::Languages "none";
+Acquire::http::Pipeline-Depth "0";
+"""
+"""The proxy answers one request per connection, so requests are not sent ahead."""
+APT_SOURCES = """\
+Types: deb
+URIs: {url}
+Suites: {release}
+Components: main
+Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
 """
 
 
@@ -62,7 +103,14 @@ class PackageOverlay:
         variables = {**below.variables, "VIRTUAL_ENV": str(self.seen_at)}
         return SandboxPython(self.interpreter.parent, variables, more_bins=(below.bin,))
 
-    def build(self) -> None:
+    def make_client_variables(self) -> Mapping[str, str]:
+        """Return the variables with which clients other than Python's keep their files here."""
+        return {
+            "APT_CONFIG": str(self.seen_at / "etc/apt/apt.conf"),
+            "npm_config_prefix": str(self.seen_at),
+        }
+
+    def build(self, debian_url: str = DEBIAN_URL) -> None:
         """Create the environment, unless an earlier start of the run did."""
         if self.prefix.exists():
             return
@@ -85,15 +133,45 @@ class PackageOverlay:
         for name in ("pip", "pip3"):
             (programs / name).write_text(PIP_PROGRAM.format(python=self.interpreter), encoding="utf-8")
             (programs / name).chmod(0o755)
+        self._configure_apt(debian_url)
         for path, *_ in os.walk(self.prefix):
             Path(path).chmod(0o755)
 
+    def _configure_apt(self, url: str) -> None:
+        """Let apt use directories of its own and one source. No sandbox shows the settings in /etc/apt."""
+        for name in APT_FOLDERS:
+            (self.prefix / name).mkdir(parents=True)
+        machine = DEBIAN_MACHINES.get(platform.machine(), platform.machine())
+        files = {
+            "etc/apt/apt.conf": APT_SETTINGS.format(prefix=self.seen_at, machine=machine),
+            "etc/apt/sources.list.d/debian.sources": APT_SOURCES.format(
+                url=url, release=read_debian_codename()
+            ),
+            "var/lib/dpkg/status": "",
+        }
+        for name, text in files.items():
+            (self.prefix / name).write_text(text, encoding="utf-8")
+            (self.prefix / name).chmod(0o644)
+
     def list_installed_packages(self) -> tuple[str, ...]:
-        """Return what is installed here now as NAME==VERSION, sorted; without what the base has."""
+        """Return what pip and npm installed here, sorted: NAME==VERSION, and for npm npm:NAME==VERSION."""
         names = list_names(self.prefix, self._site_packages)
         found = [match for name in names if (match := DIST_INFO.fullmatch(name))]
         lines = {f"{re.sub('[-_.]+', '-', each[1]).lower()}=={each[2]}" for each in found}
+        lines.update(self._list_node_packages())
         return tuple(sanitize_line(line, LONGEST_NAME) for line in sorted(lines)[:MOST_PACKAGES])
+
+    def _list_node_packages(self) -> Iterator[str]:
+        names = list_names(self.prefix, NODE_MODULES)
+        places = [NODE_MODULES / name for name in names if not name.startswith(("@", "."))]
+        for scope in (NODE_MODULES / name for name in names if name.startswith("@")):
+            places += [scope / name for name in list_names(self.prefix, scope)]
+        for place in places[:MOST_PACKAGES]:
+            content = read_untrusted_file(self.prefix, str(place / "package.json"), MANIFEST_BYTES)
+            if content is not None:
+                version = (parse_json(content) or JsonNode())["version"].text
+                known = version if NODE_VERSION.fullmatch(version) else "unknown"
+                yield f"npm:{place.relative_to(NODE_MODULES)}=={known}"
 
 
 def _unpack_bundled_pip(target: Path) -> None:

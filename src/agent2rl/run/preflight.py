@@ -20,7 +20,15 @@ from agent2rl.run import grading_proxy_setup, machine, output_scoring
 from agent2rl.run.agent_python import find_agent_python, require_start_in_sandbox
 from agent2rl.run.assets import prepare_model_directory
 from agent2rl.run.private_places import find_private_places
-from agent2rl.run.sandbox_choice import NONE_HINT, TriedSandbox, open_sandbox, try_sandbox, try_sandboxes
+from agent2rl.run.sandbox_choice import (
+    NONE_HINT,
+    TriedSandbox,
+    describe_remedy,
+    open_sandbox,
+    try_better_sandboxes,
+    try_sandbox,
+    try_sandboxes,
+)
 from agent2rl.run.settings import Settings, read_secrets
 from agent2rl.run.task_data import load_task_data
 
@@ -38,6 +46,15 @@ LINUX_ELSEWHERE = "Install agent2rl in a Linux container or virtual machine, or 
 LINUX_ON = {
     "Windows": "Install agent2rl in WSL 2 (`wsl --install`), in a Linux container, or on a Linux server."
 }
+DOCKER_COMMANDS = (
+    "docker build -t agent2rl:cpu .",
+    (
+        "docker run --rm -it --security-opt seccomp=unconfined --security-opt apparmor=unconfined "
+        '--security-opt systempaths=unconfined -v "$PWD/runs:/runs" -e AGENT2RL_RUNS=/runs agent2rl:cpu '
+        "agent2rl demo"
+    ),
+)
+"""Builds the image in a clone, and starts the demo in it; for a shell of macOS and for PowerShell."""
 NO_PROXY = grading_proxy_setup.GradingProxyOptions()
 
 
@@ -66,14 +83,21 @@ def check_machine(
     yield _check_cache(settings.cache)
     yield _check_embedded_data(settings.cache)
     yield from more
-    yield make_verdict([each.isolation for each in tried])
+    better: list[Isolation] = []
+    if sandbox != AUTO_SANDBOX and any(each.isolation.level == "partial" for each in tried):
+        better = [each.isolation for each in try_better_sandboxes(sandbox, find_private_places(settings))]
+    yield make_verdict([each.isolation for each in tried], better)
 
 
 def check_other_system(system: str, settings: Settings) -> Iterator[PreflightFinding]:
     """Say what works on a system that is not Linux: whatever only reads runs."""
     yield PreflightFinding("reading runs", "ok", READING)
     sandboxes = [name for name in registry.list_names("sandboxes") if name not in ("auto", "local")]
-    hint = f"{LINUX_ON.get(system, LINUX_ELSEWHERE)} There, agents are isolated by {' or '.join(sandboxes)}."
+    build, start = DOCKER_COMMANDS
+    hint = (
+        f"{LINUX_ON.get(system, LINUX_ELSEWHERE)} There, agents are isolated by {' or '.join(sandboxes)}. "
+        f"With Docker, in a clone: `{build}`, then `{start}`"
+    )
     yield PreflightFinding(
         "runs", "broken", f"need Linux, and this is {SYSTEM_NAMES.get(system, system)}", hint
     )
@@ -200,19 +224,20 @@ def _list_promises(isolation: Isolation, others_follow: bool) -> Iterator[Prefli
             yield PreflightFinding(name, state, f"does not hold: {promise.name}", promise.hint)
 
 
-def make_verdict(tried: Sequence[Isolation]) -> PreflightFinding:
-    """Say which sandbox runs use, what it does not promise, and what would get a better one."""
+def make_verdict(tried: Sequence[Isolation], better: Sequence[Isolation] = ()) -> PreflightFinding:
+    """Say which sandbox runs use, what it does not promise, and what would get a better one.
+
+    `better` are those before a sandbox that was named: the last one may work.
+    """
     working = [each for each in tried if each.isolates and not each.broken]
-    failed = [each for each in tried if each.broken]
-    hint = (
-        f"To get {failed[0].sandbox}: {failed[0].broken[0].remedy or failed[0].broken[0].hint}"
-        if failed
-        else ""
-    )
+    failed = [each for each in (*better, *tried) if each.broken]
+    hint = describe_remedy(failed)
     if tried and not tried[0].isolates:
         return PreflightFinding(
             "verdict", "broken", f"the sandbox {tried[0].sandbox} isolates nothing", "Use --sandbox auto."
         )
+    if better and not better[-1].broken:
+        hint = f"{better[-1].sandbox} works here, and is better: --sandbox {better[-1].sandbox}"
     if not working:
         return PreflightFinding(
             "verdict", "broken", "no sandbox works here, so no run can start", hint or NONE_HINT

@@ -22,6 +22,7 @@ from agent2rl.core.grading_records import (
     Split,
     Submission,
 )
+from agent2rl.core.network import parse_network_policy
 from agent2rl.core.records import Isolation, RunSpec
 from agent2rl.core.sandbox import AUTO_SANDBOX, Enclosure, Sandbox, ServiceSocket
 from agent2rl.core.task import Task
@@ -66,7 +67,7 @@ def prepare_sandbox(
     if spec.sandbox != AUTO_SANDBOX:
         tried = try_sandbox(spec.sandbox, places)
     elif earlier:
-        tried = try_sandbox(earlier.sandbox, places, earlier.reason)
+        tried = try_sandbox(earlier.sandbox, places, earlier.reason, earlier.remedy)
     else:
         tried = choose_sandbox(places)
     isolation = tried.isolation
@@ -96,7 +97,7 @@ def prepare_python(spec: RunSpec, sandbox: Sandbox, recorder: Recorder) -> Agent
 
 
 def prepare_overlay(
-    spec: RunSpec, python: AgentPython, sandbox: Sandbox, recorder: Recorder
+    spec: RunSpec, python: AgentPython, sandbox: Sandbox, settings: Settings, recorder: Recorder
 ) -> PackageOverlay | None:
     """Return the environment that the agent installs packages into; None if it has no network."""
     if spec.network == "none":
@@ -105,7 +106,8 @@ def prepare_overlay(
     seen_at = sandbox.workspace(paths.workspace)
     same_paths = seen_at == PurePosixPath(paths.workspace.resolve())
     overlay = PackageOverlay.place_in(paths.agent_scratch, python, same_paths)
-    overlay.build()
+    mirrors = settings.mirrors if parse_network_policy(spec.network).includes_packages else {}
+    overlay.build(*mirrors.get("debian", ())[:1])
     return overlay
 
 
@@ -116,7 +118,7 @@ def prepare_assets(
     recorder.record_event("phase", name="assets")
 
     def check_model(directory: Path) -> None:
-        gpus = machine.list_visible_gpus(settings.gpus)
+        gpus = assign_gpus(spec, settings).grading
         copies = model_preflight.CopyPlan(spec.keep, spec.budget.submissions)
         findings = model_preflight.check_model(
             directory, settings.runs, spec.sandbox, spec.engine, gpus, copies

@@ -5,7 +5,7 @@
 
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,21 +41,40 @@ def list_candidates() -> list[str]:
     return [name for name in CANDIDATES if name in known]
 
 
-def try_sandbox(name: str, places: PrivatePlaces, reason: str = "") -> TriedSandbox:
+def try_sandbox(name: str, places: PrivatePlaces, reason: str = "", remedy: str = "") -> TriedSandbox:
     """Test every promise of a sandbox."""
     sandbox = PrivateSandbox(registry.find_sandbox(name), places)
-    return TriedSandbox(sandbox, sandbox.check().model_copy(update={"reason": reason}))
+    return TriedSandbox(sandbox, sandbox.check().model_copy(update={"reason": reason, "remedy": remedy}))
 
 
-def try_sandboxes(places: PrivatePlaces) -> Iterator[TriedSandbox]:
-    """Test the candidates one after the other, until one works. It comes last, with the reason for it."""
-    reasons: list[str] = []
-    for name in list_candidates():
-        tried = try_sandbox(name, places, "; ".join(reasons))
+def try_sandboxes(places: PrivatePlaces, names: Sequence[str] | None = None) -> Iterator[TriedSandbox]:
+    """Test the candidates, or those that are named, one after the other until one works.
+
+    It comes last, with the reason for it and with what would get the best of those that failed.
+    """
+    failed: list[Isolation] = []
+    for name in list_candidates() if names is None else names:
+        reason = "; ".join(f"{each.sandbox}: {describe_failure(each)}" for each in failed)
+        tried = try_sandbox(name, places, reason, describe_remedy(failed))
         yield tried
         if tried.works:
             return
-        reasons.append(f"{name}: {describe_failure(tried.isolation)}")
+        failed.append(tried.isolation)
+
+
+def try_better_sandboxes(name: str, places: PrivatePlaces) -> Iterator[TriedSandbox]:
+    """Test the candidates that are better than a named one, until one works."""
+    plugin, candidates = name.partition(":")[0], list_candidates()
+    if plugin in candidates:
+        yield from try_sandboxes(places, candidates[: candidates.index(plugin)])
+
+
+def describe_remedy(failed: Sequence[Isolation]) -> str:
+    """Return what would get the best of the sandboxes that do not work; empty if there is none."""
+    if not failed:
+        return ""
+    promise = failed[0].broken[0]
+    return f"To get {failed[0].sandbox}: {promise.remedy or promise.hint}"
 
 
 def describe_failure(isolation: Isolation) -> str:
@@ -70,28 +89,27 @@ def describe_failure(isolation: Isolation) -> str:
 
 def choose_sandbox(places: PrivatePlaces) -> TriedSandbox:
     """Return the first sandbox that keeps its promises; raise MachineError if none does."""
-    failures = []
+    failed = []
     for tried in try_sandboxes(places):
         if tried.works:
             return tried
-        failures.append(f"{tried.isolation.sandbox}: {describe_failure(tried.isolation)}")
-    raise MachineError(f"{NONE_WORKS} {'; '.join(failures)}.", NONE_HINT)
+        failed.append(tried.isolation)
+    failures = "; ".join(f"{each.sandbox}: {describe_failure(each)}" for each in failed)
+    raise MachineError(f"{NONE_WORKS} {failures}.", f"{describe_remedy(failed)}\n{NONE_HINT}".lstrip())
 
 
 def open_sandbox(name: str, places: PrivatePlaces) -> PrivateSandbox:
     """Return the named sandbox or, for `auto`, the first that starts. Promises are not tested."""
     if name != AUTO_SANDBOX:
         return PrivateSandbox(registry.find_sandbox(name), places)
-    failures = []
     for candidate in list_candidates():
         sandbox = PrivateSandbox(registry.find_sandbox(candidate), places)
         try:
             _start_once(sandbox)
-        except Agent2RLError as error:
-            failures.append(f"{candidate}: {error.message}")
-        else:
-            return sandbox
-    raise MachineError(f"{NONE_WORKS} {' '.join(failures)}", NONE_HINT)
+        except Agent2RLError:
+            continue
+        return sandbox
+    return choose_sandbox(places).sandbox  # none starts: the self-tests say why
 
 
 def _start_once(sandbox: Sandbox) -> None:

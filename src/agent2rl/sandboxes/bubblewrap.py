@@ -28,9 +28,9 @@ from typing import Self, get_args
 from agent2rl.core.errors import MachineError
 from agent2rl.core.records import Isolation
 from agent2rl.core.sandbox import Command, Enclosure, Exit, Mount, Process, Role, Sandbox
-from agent2rl.core.system_packages import suggest_install
 from agent2rl.sandboxes import resource_limits, seccomp, selftest, supervise, view
 from agent2rl.sandboxes.gpu_devices import list_device_mounts, renumber_visible_gpus
+from agent2rl.sandboxes.start_failures import build_missing_program
 from agent2rl.sandboxes.supervise import (
     SandboxStart,
     make_inside_command,
@@ -60,7 +60,7 @@ class BubblewrapSandbox:
         return selftest.run_self_test("bubblewrap", self, hidden)
 
     def run(self, command: Command, enclosure: Enclosure, stop: threading.Event) -> Exit:
-        program = _find_program("bwrap", "bubblewrap")
+        program = _find_program("bwrap")
         enclosure = supervise.resolve_enclosure(enclosure)
         user = choose_user(enclosure.role)
         mounts = supervise.collect_mounts(command, enclosure)
@@ -114,7 +114,7 @@ class SandboxUser:
     def make_drop_command(self) -> tuple[str, ...]:
         if not self.dropped:
             return ()
-        return (_find_program("setpriv", "util-linux"), f"--reuid={self.uid}", f"--regid={self.uid}", *DROP)
+        return (_find_program("setpriv"), f"--reuid={self.uid}", f"--regid={self.uid}", *DROP)
 
 
 def choose_user(role: Role) -> SandboxUser:
@@ -144,12 +144,10 @@ def _is_mapped(table: str, number: int) -> bool:
     return any(first <= number < first + count for first, count in ranges)
 
 
-def _find_program(program: str, package: str) -> str:
+def _find_program(program: str) -> str:
     path = shutil.which(program)
     if path is None:
-        raise MachineError(
-            f"The sandbox needs the program {program}, which is not installed.", suggest_install(package)
-        )
+        raise build_missing_program(program)
     return path
 
 

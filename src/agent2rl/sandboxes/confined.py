@@ -46,6 +46,8 @@ from agent2rl.sandboxes.supervise import SandboxStart, make_inside_plan, supervi
 
 GUARD = Path(__file__).with_name("confined_guard.py")
 ACCOUNTS = ("/etc/passwd", "/etc/group", "/etc/hosts", "/etc/nsswitch.conf")
+RELEASES = ("/etc/debian_version", "/etc/os-release")
+"""What pip reads. It takes their absence for an answer, but not a refusal."""
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 TERMINALS = ("/dev/ptmx", "/dev/pts")
 SHARED_MEMORY = "/dev/shm"
@@ -320,7 +322,7 @@ def _allow_paths(
         rules.share(path)
     # Python lists a directory to find a package in it.
     rules.allow(view.PACKAGE.parent, landlock.READ_DIRECTORY)
-    for name in ACCOUNTS if not bare else ():
+    for name in (*ACCOUNTS, *RELEASES) if not bare else ():
         rules.allow(Path(name), landlock.READ)
     rules.allow(Path("/proc"), landlock.READ_FILE | landlock.READ_DIRECTORY)
     # A terminal of the same user could be another one's input.

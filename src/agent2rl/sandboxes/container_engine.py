@@ -26,11 +26,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from agent2rl.core.errors import MachineError, UserError
-from agent2rl.core.system_packages import suggest_install
 from agent2rl.sandboxes import start_failures, view
 from agent2rl.sandboxes.supervise import UMASK
 
-PACKAGES = {"docker": "docker.io", "podman": "podman"}
 PASSED_VARIABLES = (
     *("PATH", "HOME", "TMPDIR", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "XDG_DATA_HOME"),
     *("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "DOCKER_CERT_PATH", "DOCKER_TLS_VERIFY"),
@@ -68,9 +66,7 @@ def find_engine(name: str) -> ContainerEngine:
     """Return the engine of this name, if it is installed and answers."""
     program = shutil.which(name)
     if program is None:
-        raise MachineError(
-            f"The sandbox needs the program {name}, which is not installed.", suggest_install(PACKAGES[name])
-        )
+        raise start_failures.build_missing_program(name)
     return _ask_engine(name, program, tuple(make_client_environment().items()))
 
 

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agent2rl.core.errors import Agent2RLError
+from agent2rl.core.errors import Agent2RLError, MachineError
+from agent2rl.core.system_packages import suggest_install
 
 APPARMOR = "kernel.apparmor_restrict_unprivileged_userns"
 CLONE = "kernel.unprivileged_userns_clone"
@@ -18,6 +19,8 @@ COUNT = "user.max_user_namespaces"
 FORBIDDING = {APPARMOR: ("1", "0"), CLONE: ("0", "1"), COUNT: ("0", "65536")}
 """Kernel settings: the value that forbids user namespaces, and one that allows them."""
 CONTAINER_FILES = ("/.dockerenv", "/run/.containerenv", "/.singularity.d", "/var/run/secrets/kubernetes.io")
+PACKAGES = {"bwrap": "bubblewrap", "setpriv": "util-linux", "docker": "docker.io", "podman": "podman"}
+"""The programs of sandboxes, and the packages of Debian that have them."""
 CHECK_HINT = "Run `agent2rl check`, which detects the known causes."
 UNKNOWN = "agent2rl does not know this cause. Report it with the versions of the kernel and of the program."
 
@@ -44,10 +47,11 @@ class MachineFacts:
 @dataclass(frozen=True)
 class FailureDiagnosis:
     cause: str
+    """Empty if the message says it."""
     remedy: str
 
     def __str__(self) -> str:
-        return f"{self.cause} {self.remedy}"
+        return f"{self.cause} {self.remedy}".lstrip()
 
 
 ENGINE_FAILURES = {
@@ -104,6 +108,7 @@ ENGINE_FAILURES = {
     ),
 }
 """What Docker, Podman and the programs below them print."""
+MISSING_LIBRARY = r"(?:error while loading shared libraries|ImportError): (\S+\.so\S*): cannot open"
 
 
 def read_machine_facts() -> MachineFacts:
@@ -125,14 +130,25 @@ def explain_failure(error: Agent2RLError, facts: MachineFacts | None = None) -> 
     return f"{error.message} {hint}", hint
 
 
+def build_missing_program(program: str) -> MachineError:
+    return MachineError(
+        f"The sandbox needs the program {program}, which is not installed.",
+        _suggest_program(program, read_machine_facts().is_root),
+    )
+
+
+def _suggest_program(program: str, is_root: bool) -> str:
+    """Return how to install a program, and for ordinary users what to do if they may not."""
+    line = suggest_install(PACKAGES[program], is_root=is_root)
+    if is_root:
+        return line
+    return f"{line.rstrip('.')}. On a cluster: ask its administrators for it, or try `module load apptainer`."
+
+
 def diagnose_failure(message: str, facts: MachineFacts) -> FailureDiagnosis | None:
     """Recognise the wordings of bwrap, setpriv and the container engines; None for others."""
-    if re.search(r"bwrap is not installed", message):
-        return FailureDiagnosis(
-            "bubblewrap is missing.",
-            "As root: `apt-get install bubblewrap` or `dnf install bubblewrap`. On a cluster, ask its "
-            "administrators for the package.",
-        )
+    if missing := re.search(rf"needs the program ({'|'.join(PACKAGES)}), which is not installed", message):
+        return FailureDiagnosis("", _suggest_program(missing[1], facts.is_root))
     if re.search(r"not permitted in setuid mode|doesn't work in setuid mode", message):
         return FailureDiagnosis(
             "bwrap is installed setuid root, and then it refuses what the sandbox needs.",
@@ -158,7 +174,13 @@ def diagnose_failure(message: str, facts: MachineFacts) -> FailureDiagnosis | No
 
 
 def _diagnose_engine(message: str) -> FailureDiagnosis | None:
-    """Recognise the wordings of Docker, Podman, runc and crun."""
+    """Recognise the wordings of Docker, Podman, runc, crun, and of the loader of programs in an image."""
+    if missing := re.search(MISSING_LIBRARY, message):
+        return FailureDiagnosis(
+            "The image does not have a library that the Python of agent2rl needs.",
+            f"Add the image's package that has {missing[1]}, or install agent2rl in a Python that brings its "
+            "own libraries (uv, conda).",
+        )
     for pattern, diagnosis in ENGINE_FAILURES.items():
         if re.search(pattern, message, re.IGNORECASE):
             return diagnosis

@@ -16,6 +16,8 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from agent2rl.analysis.campaigns.run_digest import RunDigest
+from agent2rl.analysis.campaigns.training_sample import thin_trainings
+from agent2rl.analysis.findings import TrainingCurves
 from agent2rl.core.errors import UserError
 from agent2rl.core.record import Record
 from agent2rl.record.paths import RunPaths
@@ -63,6 +65,8 @@ class PublishedRun(Record):
     """Name, source and hash of each input."""
     figures: dict[str, str]
     """SVG by name; those for narrow screens end in `.narrow`."""
+    trainings: tuple[TrainingCurves, ...] = ()
+    """As far as a figure of several runs shows them."""
 
 
 RunChecker = Callable[[RunPaths], RunChecks]
@@ -100,6 +104,7 @@ def read_published_run(check: RunChecker, root: str, source: str) -> str:
             for name, svg in run_figures.render_all_svgs(data).items()
             if name.partition(".")[0] in FIGURES
         },
+        trainings=thin_trainings(data.findings.trainings),
     ).model_dump_json()
 
 

@@ -11,8 +11,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import matplotlib as mpl
+from matplotlib.figure import Figure
 
 from agent2rl.analysis.campaigns.campaign_analysis import analyse_campaign
+from agent2rl.analysis.findings import TrainingCurves
 from agent2rl.core.errors import UserError
 from agent2rl.core.record import Record
 from agent2rl.record.files import move_into, write_atomically
@@ -23,6 +25,7 @@ from agent2rl.report import (
     formatting,
     leaderboard_table,
     page_templates,
+    training_figures,
 )
 from agent2rl.report.chart_style import NARROW, STYLE
 from agent2rl.site.collected_runs import PublishedRun
@@ -106,19 +109,30 @@ def _stays_inside(path: PurePosixPath) -> bool:
 
 
 def _draw_settings(contents: SiteContents) -> dict[str, dict[str, str]]:
-    """Draw the course of all runs of each setting; return the SVGs by the setting's key."""
-    return {ranking.key: _draw_courses(ranking) for ranking in contents.by_setting if ranking.digests}
+    """Draw the course and the trainings of the runs of each setting; return the SVGs by the setting's key."""
+    trainings = {run.digest.run_id: run.trainings for run in contents.runs}
+    return {
+        ranking.key: _draw_setting(ranking, trainings) for ranking in contents.by_setting if ranking.digests
+    }
 
 
-def _draw_courses(ranking: SiteRanking) -> dict[str, str]:
-    campaign = analyse_campaign(ranking.digests, (), protocol=ranking.protocol, include_contaminated=True)
+def _draw_setting(
+    ranking: SiteRanking, trainings: Mapping[str, tuple[TrainingCurves, ...]]
+) -> dict[str, str]:
+    campaign = analyse_campaign(
+        ranking.digests,
+        (),
+        protocol=ranking.protocol,
+        include_contaminated=True,
+        read_trainings=lambda run_id: trainings[run_id],
+    )
+    figures: dict[str, Figure | None] = {}
     with mpl.rc_context(STYLE):
-        figures = {
-            f"courses-{ranking.key}{NARROW if narrow else ''}": campaign_charts.draw_trajectories(
-                campaign, narrow
-            )
-            for narrow in (False, True)
-        }
+        for narrow in (False, True):
+            end = ranking.key + (NARROW if narrow else "")
+            figures[f"courses-{end}"] = campaign_charts.draw_trajectories(campaign, narrow)
+            for task in campaign.trainings:
+                figures[f"trainings-{end}"] = training_figures.draw_trainings_of_task(campaign, task, narrow)
     return chart_style.render_svgs({name: figure for name, figure in figures.items() if figure})
 
 

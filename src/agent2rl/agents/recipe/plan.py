@@ -35,7 +35,7 @@ GAMES_PER_UPDATE = 4
 """The episodes of a step are learnt in several updates, each on those of so many games."""
 HOLD_SHARE = 0.7
 """Share of GRPO in a world with the full learning rate: the few steps that fit are worth it."""
-WARM_UP_EPOCHS = 4
+WARM_UP_EPOCHS = 5
 """Epochs of a part of a warm-up, in which the learning rate falls to its end."""
 WARM_UP_GAMES, WARM_UP_EPISODES = 16, 4
 """Games that are played after each part, and episodes of each."""

@@ -1,6 +1,6 @@
 """Analyse many runs together. Pure: the same digests, in any order, give the same record."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from agent2rl.analysis.campaigns.comparisons import ComparisonFamily, Heatmap, build_heatmap, compare_axes
 from agent2rl.analysis.campaigns.leaderboard import ENTRY_AXES, Leaderboard, build_leaderboard, name_entries
@@ -21,6 +21,8 @@ from agent2rl.analysis.campaigns.scaling import (
     compute_scaling,
     estimate_best_of_k,
 )
+from agent2rl.analysis.campaigns.training_sample import TaskTrainings, gather_task_trainings
+from agent2rl.analysis.findings import TrainingCurves
 from agent2rl.core.record import Record
 from agent2rl.core.records import ScoringProtocol
 from agent2rl.core.units import strip_path
@@ -78,6 +80,8 @@ class CampaignAnalysis(Record):
     families: tuple[ComparisonFamily, ...]
     lines: tuple[CampaignLine, ...]
     trajectories: tuple[TaskTrajectories, ...]
+    trainings: tuple[TaskTrainings, ...] = ()
+    """Of tasks with training logs; empty if they were not read."""
     routes_by_task: dict[str, RouteShares]
     routes_by_agent: dict[str, RouteShares]
     coverage: tuple[DimensionCoverage, ...]
@@ -93,8 +97,12 @@ def analyse_campaign(
     protocol: ScoringProtocol = "default",
     unreadable: Sequence[str] = (),
     include_contaminated: bool = False,
+    read_trainings: Callable[[str], Sequence[TrainingCurves]] | None = None,
 ) -> CampaignAnalysis:
-    """Analyse runs. `tasks` are all tasks that could have been run."""
+    """Analyse runs. `tasks` are all tasks that could have been run.
+
+    `read_trainings` returns the training curves of a run by its id; without it there are none.
+    """
     selection = select_runs(digests, protocol, include_contaminated)
     mine = selection.runs
     by_line = group_lines(mine)
@@ -110,6 +118,7 @@ def analyse_campaign(
         families=compare_axes(mine),
         lines=tuple(_build_line(label, members) for label, members in by_line.items()),
         trajectories=_build_trajectories(mine, by_line),
+        trainings=gather_task_trainings(mine, by_line, read_trainings) if read_trainings else (),
         routes_by_task=_count_routes_on_axis(mine, "task_setting"),
         routes_by_agent=_count_routes_on_axis(mine, "agent"),
         coverage=measure_coverage(tasks, mine),

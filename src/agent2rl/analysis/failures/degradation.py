@@ -11,7 +11,7 @@ from math import sqrt
 from statistics import median
 
 from agent2rl.analysis.findings import EvidenceBook, Failure, PrintedCurve
-from agent2rl.core.grading_records import ExampleResult
+from agent2rl.core.grading_records import ExampleResult, TrajectoryTurn
 
 # Trends of a curve, by medians, so that single points decide nothing.
 
@@ -219,7 +219,7 @@ NOTED = re.compile(
     re.IGNORECASE,
 )
 REFUSED = ("nothing happens", "there is no action", "invalid action", "unknown action", "not a valid action")
-"""How environments answer an invalid action."""
+"""How environments answer an invalid action, in records that do not mark these."""
 SHOWN = 4000
 """Number of characters of an output that are examined."""
 WINDOW = 12
@@ -313,7 +313,10 @@ def _share_refused(result: ExampleResult) -> float:
     turns = result.trajectory[1:]
     if not turns:
         return 0.0
-    refused = sum(
-        turn.observation.strip().lower().startswith(REFUSED) or not turn.action.strip() for turn in turns
-    )
-    return refused / len(turns)
+    return sum(map(_is_refused, turns)) / len(turns)
+
+
+def _is_refused(turn: TrajectoryTurn) -> bool:
+    if turn.invalid is not None:
+        return turn.invalid
+    return turn.observation.strip().lower().startswith(REFUSED) or not turn.action.strip()

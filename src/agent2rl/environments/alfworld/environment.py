@@ -70,9 +70,9 @@ class AlfworldEnvironment:
             return self._make_step(NOTHING)
         self.steps_taken += 1
         if action.lstrip().startswith(THOUGHT):
-            return self._make_step("OK.")
+            return self._make_step("OK.", invalid=False)
         observation = self.play.step(action)
-        return self._make_step(observation, reward=float(self.play.won))
+        return self._make_step(observation, float(self.play.won), invalid=observation == NOTHING)
 
     def commands(self) -> tuple[str, ...]:
         return tuple(self.play.commands) if self.play else ()
@@ -80,10 +80,12 @@ class AlfworldEnvironment:
     def close(self) -> None:
         self.play = None
 
-    def _make_step(self, observation: str, reward: float = 0.0) -> EnvironmentStep:
+    def _make_step(
+        self, observation: str, reward: float = 0.0, invalid: bool | None = None
+    ) -> EnvironmentStep:
         won = self.play is not None and self.play.won
         cut = not won and self.steps_taken >= self.limit
-        return EnvironmentStep(observation, reward, done=won or cut, won=won, cut=cut)
+        return EnvironmentStep(observation, reward, done=won or cut, won=won, cut=cut, invalid=invalid)
 
 
 # The commands as functions, for models that call tools. The model reads these docstrings. Slicing is left

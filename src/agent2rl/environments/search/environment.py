@@ -110,9 +110,9 @@ class SearchEnvironment:
         if parsed and parsed.verb == "answer":
             self.over, self.marks = True, mark_answer(parsed.text, self.right)
             reward = self.marks.f1 if self.partial else float(self.marks.correct)
-            return self._make_step(OVER, reward, done=True)
-        cut = self.steps_taken >= self.limit
-        return self._make_step(self._run_action(parsed, self.backend), done=cut, cut=cut)
+            return self._make_step(OVER, reward, done=True, invalid=False)
+        cut, observation = self.steps_taken >= self.limit, self._run_action(parsed, self.backend)
+        return self._make_step(observation, done=cut, cut=cut, invalid=observation in (NO_ACTION, NOT_FOUND))
 
     def commands(self) -> tuple[str, ...]:
         """Return the open commands for the last list."""
@@ -122,7 +122,12 @@ class SearchEnvironment:
         self.backend = None
 
     def _make_step(
-        self, observation: str, reward: float = 0.0, done: bool = False, cut: bool = False
+        self,
+        observation: str,
+        reward: float = 0.0,
+        done: bool = False,
+        cut: bool = False,
+        invalid: bool | None = None,
     ) -> EnvironmentStep:
         marks = {"precision": self.marks.precision, "recall": self.marks.recall, "f1": self.marks.f1}
         if self.answer_documents:
@@ -130,7 +135,13 @@ class SearchEnvironment:
                 self.answer_documents
             )
         return EnvironmentStep(
-            observation, reward, done, won=bool(reward) and self.marks.correct, cut=cut, marks=marks
+            observation,
+            reward,
+            done,
+            won=bool(reward) and self.marks.correct,
+            cut=cut,
+            marks=marks,
+            invalid=invalid,
         )
 
     def _run_action(self, action: SearchAction | None, backend: Backend) -> str:

@@ -99,7 +99,8 @@ class WebshopEnvironment:
             return self._make_step(self.visit, reward=0.0)
         self.steps_taken += 1
         self.visit.step(action)
-        return self._make_step(self.visit, self.visit.score.reward if self.visit.score else 0.0)
+        reward = self.visit.score.reward if self.visit.score else 0.0
+        return self._make_step(self.visit, reward, invalid=not self.visit.taken)
 
     def commands(self) -> tuple[str, ...]:
         """Return the possible clicks. Searching works on every page; its button does nothing by itself."""
@@ -109,11 +110,15 @@ class WebshopEnvironment:
     def close(self) -> None:
         self.visit = None
 
-    def _make_step(self, visit: WebshopEpisode, reward: float) -> EnvironmentStep:
+    def _make_step(
+        self, visit: WebshopEpisode, reward: float, invalid: bool | None = None
+    ) -> EnvironmentStep:
         bought = visit.score is not None
         cut = not bought and self.steps_taken >= self.limit
         won = visit.score is not None and visit.score.reward == 1
-        return EnvironmentStep(self._describe_page(visit), reward, done=bought or cut, won=won, cut=cut)
+        return EnvironmentStep(
+            self._describe_page(visit), reward, done=bought or cut, won=won, cut=cut, invalid=invalid
+        )
 
     def _describe_page(self, visit: WebshopEpisode) -> str:
         if not self.lists_actions:

@@ -48,7 +48,7 @@ class PageContents(NamedTuple):
 class WebshopEpisode:
     __slots__ = (
         *("_attributes", "_available", "_found", "_layout", "_number", "_product", "_published"),
-        *("_sub_page", "goal", "observation", "options", "page", "score", "shop"),
+        *("_sub_page", "goal", "observation", "options", "page", "score", "shop", "taken"),
     )
 
     def __init__(
@@ -68,6 +68,8 @@ class WebshopEpisode:
         """Options chosen for the product on the page: name → value."""
         self.score: PurchaseScore | None = None
         """Score of the purchase, once it is made."""
+        self.taken = False
+        """Whether the last action could be taken. An option that is chosen does not change the page."""
         self._found: tuple[Product, ...] = ()
         self._number = 1
         self._product: Product | None = None
@@ -92,11 +94,14 @@ class WebshopEpisode:
 
     def step(self, action: str) -> str:
         """Take an action, and return the observation. After the purchase nothing changes."""
+        self.taken = False
         if self.page != "done":
             name, argument = _parse_action(action)
             if name == "search" and argument:
+                self.taken = True
                 self._run_search(argument)
             elif name in _CLICKS and argument != "search" and argument in self.available.clickables:
+                self.taken = True
                 self._click_button(argument)
         return self.observation
 
