@@ -224,7 +224,7 @@ def make_image_archive(folder: Path) -> Path:
     """
     programs = [Path(os.path.realpath(shutil.which(name) or name)) for name in PROGRAMS]
     modules = Path(sysconfig.get_config_var("DESTSHARED")).glob("*.so")
-    linked = ["ldd", sys.executable, *programs, *modules]
+    linked: list[str | Path] = ["ldd", sys.executable, *programs, *modules]
     words = subprocess.run(linked, capture_output=True, text=True, check=False).stdout.split()
     libraries = {Path(word) for word in words if word.startswith(("/lib", "/usr/lib")) and ".so" in word}
     archive = folder / "image.tar"

@@ -114,7 +114,7 @@ class HadamardUpdate:
         with np.errstate(all="ignore"):
             for begin, rows in _iter_rows(tensor):
                 part = slice(begin, begin + len(rows))
-                product: Floats = (left[part] @ right) * (other_left[part] @ other_right)
+                product: Floats = np.multiply(left[part] @ right, other_left[part] @ other_right)
                 yield encode_values(rows + product * np.float32(self.scaling), tensor.dtype)
 
 

@@ -182,7 +182,7 @@ def _read_updates(
     match settings.kind:
         case "LORA":
             down, up = (EMBEDDING_DOWN, EMBEDDING_UP) if embedding else (DOWN, UP)
-            expected = {down: (rank, inputs), up: (outputs, rank)}
+            expected: dict[str, tuple[int, ...]] = {down: (rank, inputs), up: (outputs, rank)}
             expected |= {MAGNITUDE: (outputs,)} if settings.decomposed else {}
             expected |= {UP_BIAS: (outputs,)} if settings.biased else {}
             if shapes != expected or (settings.biased and not has_bias):

@@ -1,10 +1,9 @@
 """Attention over packed rows: the new tokens of all rows lie in one sequence, without padding.
 
 A pass of the network reads one sequence, (1, tokens), in which the tokens of one row follow those of the
-last. Only attention knows where rows begin and end. `CachedRows` attend to their slots of the KV cache, too;
-`PackedSequences` attend to nothing else and can be trained. On a GPU, one flash kernel takes the bounds of
-all rows. On CPU, and for what the kernel cannot do, rows are attended to one by one, except those with one
-new token: of these, slots that lie next to each other are one batch.
+last. Only attention knows where rows begin and end. `CachedRows` (in `cached_rows`) attend to their slots of
+the KV cache, too; `PackedSequences` attend to nothing else and can be trained. On a GPU, one flash kernel takes
+the bounds of all rows. On CPU, and for what the kernel cannot do, rows are attended to one by one.
 
 Passes without packed rows, such as a training of the library's own, use the library's function.
 """
@@ -25,8 +24,6 @@ MAX_FLASH_HEAD_SIZE = 256
 """There is no flash kernel for larger heads."""
 MAX_KEPT_MASK = 1 << 20
 """Larger masks are built anew in each layer."""
-MAX_IDLE_GAP = 3
-"""Slots of a decode step are one batch if at most so many idle ones lie between two of them."""
 
 
 @dataclass(frozen=True)
@@ -71,9 +68,6 @@ class PackedRows(Protocol):
         ...
 
 
-# Rows with a KV cache
-
-
 @dataclass(frozen=True)
 class FlashBounds:
     """The bounds of rows for the flash kernel, as tensors, so that a recorded graph can be replayed."""
@@ -86,185 +80,6 @@ class FlashBounds:
     """Number of keys of each row, (rows)."""
     longest_query: int
     longest_key: int
-
-
-@dataclass
-class CachedRows:
-    """Rows whose keys and values are in the slots of a cache: (slots, heads, columns, size)."""
-
-    slots: Sequence[int]
-    """In ascending order."""
-    lengths: Sequence[int]
-    """Tokens of each row in the cache before this pass."""
-    counts: Sequence[int]
-    """New tokens of each row."""
-    device: torch.device
-    by_flash_kernel: bool = True
-    """Whether the flash kernel did all layers so far; only then a decode step can be recorded."""
-    _segments: "dict[LayerAttention, list[_SlotSegment]]" = field(default_factory=dict)
-    _masks: "RowMasks" = field(default_factory=lambda: RowMasks())
-
-    @cached_property
-    def positions(self) -> Tensor:
-        """The position of each new token in its row, (tokens)."""
-        return torch.tensor(
-            [
-                position
-                for length, count in zip(self.lengths, self.counts, strict=True)
-                for position in range(length, length + count)
-            ],
-            device=self.device,
-        )
-
-    @cached_property
-    def token_slots(self) -> Tensor:
-        """The slot of each new token, (tokens)."""
-        slots = torch.tensor(self.slots, device=self.device)
-        if all(count == 1 for count in self.counts):
-            return slots
-        return slots.repeat_interleave(torch.tensor(self.counts, device=self.device))
-
-    @cached_property
-    def last_tokens(self) -> Tensor:
-        """Where each row's last token is among all, (rows)."""
-        return torch.tensor(self.counts, device=self.device).cumsum(0) - 1
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, layer: LayerAttention) -> Tensor:
-        if can_use_flash_kernel(key, layer):
-            return attend_by_flash_kernel(query, key, value, self._flash_bounds(key), layer)
-        self.by_flash_kernel = False
-        decoding = self._decoding if layer.is_plain else None
-        if decoding and len(decoding.slots) == len(self.slots):
-            return self._attend_one_token_each(query, key, value, layer)
-        output = query.new_empty((query.shape[1], query.shape[0], value.shape[3]))
-        first = 0
-        for slot, length, count in zip(self.slots, self.lengths, self.counts, strict=True):
-            columns = length + count
-            if count > 1 or decoding is None:
-                output[first : first + count] = attend_row(
-                    query[:, first : first + count],
-                    key[slot, :, :columns],
-                    value[slot, :, :columns],
-                    layer,
-                    self._masks,
-                )
-            first += count
-        if decoding:
-            output[decoding.tokens] = self._attend_one_token_each(
-                query[:, decoding.tokens], key, value, layer
-            )
-        return output
-
-    @cached_property
-    def _decoding(self) -> "_DecodingRows | None":
-        """The rows with one new token; None if there are none."""
-        rows = [row for row, count in enumerate(self.counts) if count == 1]
-        if not rows:
-            return None
-        return _DecodingRows(
-            self.last_tokens[torch.tensor(rows, device=self.device)],
-            [self.slots[row] for row in rows],
-            [self.lengths[row] for row in rows],
-        )
-
-    def _flash_bounds(self, key: Tensor) -> FlashBounds:
-        if "bounds" not in self.__dict__:
-            row = key.stride(0) // key.shape[3]
-            lengths = torch.tensor([self.lengths, self.counts, self.slots], device=self.device)
-            ends = lengths[1].cumsum(0)
-            self.__dict__["bounds"] = FlashBounds(
-                torch.cat([ends.new_zeros(1), ends]).int(),
-                torch.cat([lengths[2] * row, ends.new_zeros(1)]).int(),
-                (lengths[0] + lengths[1]).int(),
-                max(self.counts),
-                max(map(sum, zip(self.lengths, self.counts, strict=True))),
-            )
-        bounds: FlashBounds = self.__dict__["bounds"]
-        return bounds
-
-    def _attend_one_token_each(
-        self, query: Tensor, key: Tensor, value: Tensor, layer: LayerAttention
-    ) -> Tensor:
-        """Attend with one new token per row, for neighbouring slots at a time."""
-        heads, _, size = query.shape
-        key_heads = key.shape[1]
-        queries = query.transpose(0, 1).reshape(-1, key_heads, heads // key_heads, size)
-        outputs = []
-        for segment in self._find_segments(layer, query.dtype):
-            first, last = segment.slots
-            output = scaled_dot_product_attention(
-                segment.spread(queries),
-                key[first:last, :, : segment.columns],
-                value[first:last, :, : segment.columns],
-                attn_mask=segment.mask,
-                scale=layer.scale,
-            )
-            outputs.append(segment.gather(output))
-        joined = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
-        return joined.reshape(-1, heads, value.shape[3])
-
-    def _find_segments(self, layer: LayerAttention, dtype: torch.dtype) -> "list[_SlotSegment]":
-        if layer not in self._segments:
-            assert self._decoding is not None
-            slots = self._decoding.slots
-            segments, first = [], 0
-            for place in range(1, len(slots) + 1):
-                if place == len(slots) or slots[place] - slots[place - 1] > MAX_IDLE_GAP:
-                    segments.append(self._build_segment(self._decoding, first, place, layer, dtype))
-                    first = place
-            self._segments[layer] = segments
-        return self._segments[layer]
-
-    def _build_segment(
-        self, rows: "_DecodingRows", first: int, last: int, layer: LayerAttention, dtype: torch.dtype
-    ) -> "_SlotSegment":
-        low, high = rows.slots[first], rows.slots[last - 1] + 1
-        columns = max(rows.lengths[first:last]) + 1
-        newest = torch.zeros(high - low, dtype=torch.long)  # idle slots attend to their first column
-        chosen = torch.tensor(rows.slots[first:last]) - low
-        newest[chosen] = torch.tensor(rows.lengths[first:last])
-        seen = layer.mark_seen(newest[:, None], torch.arange(columns))[:, None]
-        mask = torch.zeros(seen.shape, dtype=dtype).masked_fill_(~seen, -torch.inf)
-        dense = last - first == high - low
-        return _SlotSegment(
-            (first, last),
-            (low, high),
-            None if dense else chosen.to(self.device),
-            columns,
-            mask.to(self.device),
-        )
-
-
-@dataclass(frozen=True)
-class _DecodingRows:
-    """The rows of a pass with one new token."""
-
-    tokens: Tensor
-    """Where these tokens are among all."""
-    slots: Sequence[int]
-    lengths: Sequence[int]
-
-
-@dataclass(frozen=True)
-class _SlotSegment:
-    """Neighbouring slots of a decode step, as one batch."""
-
-    rows: tuple[int, int]
-    slots: tuple[int, int]
-    chosen: Tensor | None
-    """Which of the slots have a row; None if all have."""
-    columns: int
-    mask: Tensor
-
-    def spread(self, queries: Tensor) -> Tensor:
-        """Return a query for each slot."""
-        own = queries[self.rows[0] : self.rows[1]]
-        if self.chosen is None:
-            return own
-        return own.new_zeros((self.slots[1] - self.slots[0], *own.shape[1:])).index_copy_(0, self.chosen, own)
-
-    def gather(self, output: Tensor) -> Tensor:
-        return output if self.chosen is None else output.index_select(0, self.chosen)
 
 
 # Rows without a cache
@@ -461,7 +276,7 @@ def attend_packed(
         # The library's rotation of queries and keys leaves them in float32.
         dtype = torch.get_autocast_dtype("cuda")
         query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
-    return packed.attend(query[0], key, value, _describe_layer(module, options))[None], None
+    return packed.attend(query[0], key, value, describe_layer(module, options))[None], None
 
 
 def use_packed_attention(network: PreTrainedModel) -> None:
@@ -470,7 +285,7 @@ def use_packed_attention(network: PreTrainedModel) -> None:
         network.set_attn_implementation(NAME)
 
 
-def _describe_layer(module: nn.Module, options: Mapping[str, Any]) -> LayerAttention:
+def describe_layer(module: nn.Module, options: Mapping[str, Any]) -> LayerAttention:
     config, index = getattr(module, "config", None), getattr(module, "layer_idx", None)
     kinds = getattr(config, "layer_types", None)
     kind = "full_attention" if kinds is None or index is None else kinds[index]

@@ -19,15 +19,16 @@ from transformers import PreTrainedModel
 
 from agent2rl.core.errors import GradingError
 from agent2rl.engines.transformers.attention import (
-    CachedRows,
     FlashBounds,
     LayerAttention,
     PackedRows,
     PackedSequences,
     attend_by_flash_kernel,
 )
+from agent2rl.engines.transformers.cached_rows import CachedRows
 from agent2rl.engines.transformers.decode_kernel import attend_with_split_keys, can_split_keys
 from agent2rl.engines.transformers.kv_cache import CacheSlot, SlotKVCache
+from agent2rl.engines.transformers.llama_pass import read_llama_layers, run_llama
 from agent2rl.engines.transformers.loading import LoadedModel
 from agent2rl.engines.transformers.token_choice import choose_tokens, compute_token_offsets
 
@@ -46,8 +47,8 @@ class ForwardPass:
         """Chooses the tokens of a recorded step; training puts a compiled one in its place."""
 
     def feed_slots(self, slots: Sequence[CacheSlot], tokens: Sequence[Sequence[int]]) -> Tensor:
-        """Append these tokens to the slots, which are in ascending order; return the logits after the last
-        of each, (slots, vocabulary). On a GPU they hold until the next call."""
+        """Append these tokens to the slots; return the logits after the last of each, (slots, vocabulary).
+        On a GPU they hold until the next call."""
         if self.graphs and (logits := self.graphs.prefill(slots, tokens)) is not None:
             for slot, fed in zip(slots, tokens, strict=True):
                 slot.tokens.extend(fed)
@@ -58,7 +59,7 @@ class ForwardPass:
             [len(fed) for fed in tokens],
             self.model.device,
         )
-        ids = torch.tensor([token for fed in tokens for token in fed], device=self.model.device)
+        ids = torch.tensor([token for row in rows.order for token in tokens[row]], device=self.model.device)
         self.cache.start_rows(rows)
         logits = self.call_network(ids, rows.positions, rows, self.cache, rows.last_tokens)
         for slot, fed in zip(slots, tokens, strict=True):
@@ -117,6 +118,8 @@ def call_packed_network(
 ) -> Tensor:
     """Return the logits after the tokens `keep` of one packed pass, (kept, vocabulary)."""
     first = network not in _checked_networks
+    if not first and (layers := read_llama_layers(network)) is not None:
+        return run_llama(network, layers, ids, positions, rows, cache, keep)
     counted = _CountedRows(rows) if first else rows
     output = network(
         input_ids=ids[None],

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicLayer
 
-from agent2rl.engines.transformers.attention import CachedRows
+from agent2rl.engines.transformers.cached_rows import CachedRows
 
 COLUMN_STEP = 128
 
@@ -61,13 +61,18 @@ class _SlotLayer(DynamicLayer):  # type: ignore[no-untyped-call]
     def update(
         self, key_states: Tensor, value_states: Tensor, *_: object, **__: object
     ) -> tuple[Tensor, Tensor]:
+        return self.write(key_states[0].transpose(0, 1), value_states[0].transpose(0, 1))
+
+    def write(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Write the keys and values of the pass's tokens, (tokens, heads, size), and return those of all slots."""
+        shape = self.shape
         if self.keys is None:
             self.keys, self.values = (
-                new.new_zeros((self.shape.slots, new.shape[1], self.shape.columns, new.shape[3]))
-                for new in (key_states, value_states)
+                new.new_zeros((shape.slots, new.shape[1], shape.columns, new.shape[2]))
+                for new in (keys, values)
             )
-        for held, new in ((self.keys, key_states), (self.values, value_states)):
-            held[self.shape.token_slots, :, self.shape.token_columns] = new[0].transpose(0, 1).to(held.dtype)
+        for held, new in ((self.keys, keys), (self.values, values)):
+            held[shape.token_slots, :, shape.token_columns] = new.to(held.dtype)
         return self.keys, self.values
 
     def grow(self) -> None:
@@ -166,6 +171,10 @@ class SlotKVCache(Cache):
     def start_pass(self, token_slots: Tensor, token_columns: Tensor) -> None:
         """Say where the tokens of the next pass are written."""
         self._shape.token_slots, self._shape.token_columns = token_slots, token_columns
+
+    def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Write keys and values of the pass's tokens, (tokens, heads, size); return those of all slots."""
+        return self.layers[layer].write(keys, values)
 
     def start_rows(self, rows: CachedRows) -> None:
         self.start_pass(rows.token_slots, rows.positions)

@@ -52,7 +52,7 @@ def choose_tokens(
         sharpened = sharpened / temperature
         if offsets is None:
             offsets = compute_token_offsets(logits.shape[1], logits.device)
-        scores = sharpened + compute_gumbel_noise(mix_bits(keys + steps * STEP_STRIDE), offsets)
+        scores = compute_gumbel_noise(mix_bits(keys + steps * STEP_STRIDE), offsets).add_(sharpened)
     if logits.dtype == torch.float32:
         best = scores.topk(2)
         margin = ROUNDING * sharpened.abs().amax(dim=1)
@@ -80,8 +80,8 @@ def compute_token_offsets(size: int, device: torch.device) -> Tensor:
 def compute_gumbel_noise(keys: Tensor, offsets: Tensor) -> Tensor:
     """Return standard Gumbel noise, (keys, offsets)."""
     bits = mix_token_bits(keys, offsets)
-    uniform = ((bits & (1 << FRACTION) - 1).float() + 0.5) / (1 << FRACTION)
-    return -(-uniform.log()).log()
+    uniform = bits.bitwise_and_((1 << FRACTION) - 1).float().add_(0.5).div_(1 << FRACTION)
+    return uniform.log_().neg_().log_().neg_()
 
 
 def mix_token_bits(keys: Tensor, offsets: Tensor) -> Tensor:
@@ -92,9 +92,10 @@ def mix_token_bits(keys: Tensor, offsets: Tensor) -> Tensor:
     """
     low, high = keys.int()[:, None], (keys >> 32).int()[:, None]
     bits = low + offsets
-    bits = (bits ^ (bits >> 16 & 0xFFFF)) * TOKEN_MIX[0] ^ high
-    bits = (bits ^ (bits >> 15 & 0x1FFFF)) * TOKEN_MIX[1]
-    return bits ^ (bits >> 16 & 0xFFFF)
+    # In place, because memory that is new in each of many small steps costs more than the arithmetic.
+    bits.bitwise_xor_((bits >> 16).bitwise_and_(0xFFFF)).mul_(TOKEN_MIX[0]).bitwise_xor_(high)
+    bits.bitwise_xor_((bits >> 15).bitwise_and_(0x1FFFF)).mul_(TOKEN_MIX[1])
+    return bits.bitwise_xor_((bits >> 16).bitwise_and_(0xFFFF))
 
 
 def mix_bits(bits: Tensor) -> Tensor:
