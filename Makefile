@@ -55,7 +55,7 @@ test-thorough: $(SMOLLM2) bubblewrap
 # Those that the catalogue of attacks names: what make test leaves out as too long is in, what needs more than
 # its set-up is not.
 test-attacks: $(SMOLLM2) bubblewrap chromium
-	@$(BIN)/python -m pytest $(IN_PROCESSES) -m "not agents and not clusters and not trackers and not interop and not vllm and not containers" \
+	@$(BIN)/python -m pytest $(IN_PROCESSES) -p scripts.list_attack_tests -m "not agents and not clusters and not trackers and not interop and not vllm and not containers" \
 	  $$($(BIN)/python -m scripts.list_attack_tests) $(ARGS)
 
 # All agents of other makers, in whole runs; the first time they are installed (4 GB). With a checkout of

@@ -115,7 +115,7 @@ def _long(folder: Path, events: int) -> None:
         began = time.perf_counter()
         _get(address)
         _tell(f"a run with {events:,} events, the first time", time.perf_counter() - began)
-        while "aria-busy" in _get(f"{address}/made").text:
+        while "aria-busy" in _get(f"{address}/analysis").text:
             time.sleep(0.1)
         _tell("until its analysis stood in the page", time.perf_counter() - began)
         _tell("the same run again, with its analysis", _median(lambda: _get(address)))

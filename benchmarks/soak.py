@@ -61,7 +61,7 @@ AGENT: Agent = SoakAgent()
 
 def run_harness(speed: float, arguments: Sequence[str]) -> None:
     """Run a command of agent2rl that looks at its agent so many times as often as usual."""
-    for name in ("SAMPLE_SECONDS", "LOOK_SECONDS", "GPU_SECONDS", "FILE_SECONDS"):
+    for name in ("SAMPLE_SECONDS", "POLL_SECONDS", "GPU_SECONDS", "FILE_SECONDS"):
         setattr(agent_observer, name, getattr(agent_observer, name) / speed)
     sys.argv[1:] = arguments
     cli.main()

@@ -1,8 +1,13 @@
-"""Prints the node id of each test that docs/design/attacks.md names, for `make test-attacks`."""
+"""Prints the node id of each test that docs/design/attacks.md names, for `make test-attacks`.
+
+As a plugin of pytest (`-p scripts.list_attack_tests`), it says at the end how many attacks were not shown.
+"""
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "design" / "attacks.md"
 ROW = re.compile(r"\| (?P<attack>[^|]+) \| (?P<defence>[^|]+) \| `(?P<test>tests/[\w/]+\.py(?:::\w+)+)` \|")
@@ -31,6 +36,35 @@ def read_attacks(page: Path = PAGE) -> list[Attack]:
                 raise ValueError(f"{page.name} has a line that names no test: {line}")
             attacks.append(Attack(kind, row["attack"], row["defence"], row["test"]))
     return attacks
+
+
+def list_unshown(attacks: Iterable[Attack], passed: Iterable[str]) -> list[Attack]:
+    """Return the attacks of whose test no case is among these node ids."""
+    shown = {node_id.partition("[")[0] for node_id in passed}
+    return [attack for attack in attacks if attack.test not in shown]
+
+
+class TestReport(Protocol):
+    nodeid: str
+
+
+class TerminalReporter(Protocol):
+    """What is used of pytest's terminal reporter."""
+
+    stats: dict[str, list[TestReport]]
+
+    def write_line(self, line: str) -> None: ...
+
+
+def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
+    attacks = read_attacks()
+    passed = [report.nodeid for report in terminalreporter.stats.get("passed", [])]
+    unshown = list_unshown(attacks, passed)
+    for attack in unshown:
+        terminalreporter.write_line(f"not shown: {attack.attack} ({attack.test})")
+    terminalreporter.write_line(
+        f"{len(unshown)} of {len(attacks)} attacks not shown here (skipped or failed)"
+    )
 
 
 if __name__ == "__main__":

@@ -30,7 +30,10 @@ for name in ("Logs/a.log", "logs/b.log", "odd name.log", "x.log/y.log"):
 rows = [{{"step": step, "loss": 2 / (step + 1), "reward": step / 100}} for step in range(50)]
 (OUTPUT / "log.jsonl").write_text("".join(json.dumps(row) + "\\n" for row in rows))
 submit(trained("v1", problems=5))
-time.sleep(6)  # until the log has been seen
+deadline = time.monotonic() + 120
+while "log.jsonl" not in (WORKSPACE.parent / "events.jsonl").read_text():
+    assert time.monotonic() < deadline, "the log was not seen"
+    time.sleep(0.05)
 submit(trained("v2", problems=60))
 print("the key is " + "{KEY[::-1]}"[::-1], flush=True)
 print("and $TOKEN is " + "{PASSWORD[::-1]}"[::-1], flush=True)

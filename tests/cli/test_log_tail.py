@@ -49,11 +49,22 @@ def test_each_new_line_is_told_once(tmp_path: Path) -> None:
     assert told == ["one", "two"]
 
 
+AGENT = """
+import os, pathlib, time
+
+print('epoch 7 \\x1b[2J of 9', flush=True)
+deadline = time.monotonic() + 120
+while not pathlib.Path(os.environ["WORKSPACE"], "seen").exists() and time.monotonic() < deadline:
+    time.sleep(0.05)
+"""
+"""Works until its progress was seen."""
+
+
 def test_on_a_terminal_the_agents_own_progress_is_seen_and_cannot_steer_it(
     launcher: RunLauncher, tmp_path: Path
 ) -> None:
     agent = tmp_path / "agent.py"
-    agent.write_text("import time\nprint('epoch 7 \\x1b[2J of 9', flush=True)\ntime.sleep(4)\n")
+    agent.write_text(AGENT)
     main, terminal = pty.openpty()
     command = launcher.command("run", "--task", "gsm8k-mini", "--agent", f"script:{agent}", "--budget", "20m")
     started = subprocess.Popen(
@@ -66,6 +77,9 @@ def test_on_a_terminal_the_agents_own_progress_is_seen_and_cannot_steer_it(
             seen += os.read(main, 65536)
         except OSError:  # the other side is closed
             break
+        if b"epoch 7" in seen:
+            for workspace in launcher.runs.glob("*/workspace"):
+                (workspace / "seen").touch()
     os.close(main)
     assert started.wait() == 0
     assert b"epoch 7" in seen

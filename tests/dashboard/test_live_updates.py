@@ -109,14 +109,14 @@ def _until(line: socket.socket, sign: bytes) -> None:
 
 
 def test_an_analysis_is_made_once_and_kept_for_the_next_server(board: DashboardServer) -> None:
-    while "aria-busy" in httpx.get(f"{board.url}/runs/{FINISHED}/made", timeout=120).text:
+    while "aria-busy" in httpx.get(f"{board.url}/runs/{FINISHED}/analysis", timeout=120).text:
         time.sleep(0.2)
-    made = board.dashboard.workshop.version
+    made = board.dashboard.analysis_worker.version
     assert 'id="story"' in httpx.get(f"{board.url}/runs/{FINISHED}", timeout=120).text
-    assert board.dashboard.workshop.version == made
+    assert board.dashboard.analysis_worker.version == made
     with serve_dashboard(board.runs, board.cache) as another:
         assert 'id="story"' in httpx.get(f"{another.url}/runs/{FINISHED}", timeout=120).text
-        assert another.dashboard.workshop.version == 0
+        assert another.dashboard.analysis_worker.version == 0
 
 
 def test_a_run_without_a_digest_gets_one_beside_and_its_directory_is_left_alone(

@@ -36,7 +36,7 @@ def test_what_cannot_be_kept_is_not_a_fault(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def workshop(tmp_path: Path) -> Iterator[AnalysisWorker]:
+def analysis_worker(tmp_path: Path) -> Iterator[AnalysisWorker]:
     with closing(AnalysisWorker(tmp_path / "made")) as found:
         yield found
 
@@ -55,40 +55,40 @@ def fills_the_memory(_: str) -> str:
 
 
 def test_what_takes_for_ever_or_all_memory_fails_and_the_next_is_made(tmp_path: Path) -> None:
-    with closing(AnalysisWorker(tmp_path / "made", most_seconds=1)) as workshop:
+    with closing(AnalysisWorker(tmp_path / "made", most_seconds=1)) as analysis_worker:
         never, ready = str(tmp_path / "never"), tmp_path / "ready"
         ready.touch()
         ends = time.monotonic() + SECONDS
-        while not (late := workshop.get_or_start("a", "1", False, slow, never)).fault:
-            full = workshop.get_or_start("b", "1", False, fills_the_memory, "")
+        while not (late := analysis_worker.get_or_start("a", "1", False, slow, never)).fault:
+            full = analysis_worker.get_or_start("b", "1", False, fills_the_memory, "")
             assert time.monotonic() < ends
             time.sleep(0.05)
         assert "takes too long" in late.fault
-        while workshop.get_or_start("c", "1", False, slow, str(ready)).text is None:
+        while analysis_worker.get_or_start("c", "1", False, slow, str(ready)).text is None:
             assert time.monotonic() < ends
             time.sleep(0.05)
-        full = workshop.get_or_start("b", "1", False, fills_the_memory, "")
+        full = analysis_worker.get_or_start("b", "1", False, fills_the_memory, "")
         assert "MemoryError" in full.fault
 
 
 def test_what_is_being_made_says_its_step_and_what_waits_says_for_how_many(
-    workshop: AnalysisWorker, tmp_path: Path
+    analysis_worker: AnalysisWorker, tmp_path: Path
 ) -> None:
     go_on = tmp_path / "go on"
     ends = time.monotonic() + SECONDS
     while True:
-        first = workshop.get_or_start("first", "1", False, slow, str(go_on)).progress
+        first = analysis_worker.get_or_start("first", "1", False, slow, str(go_on)).progress
         assert first, "it is not done before it may"
         if first.step:
             break
         assert time.monotonic() < ends
         time.sleep(0.05)
     assert (first.number, first.of, first.step, first.ahead) == (2, 5, "waiting", 0)
-    second = workshop.get_or_start("second", "1", False, slow, str(go_on)).progress
+    second = analysis_worker.get_or_start("second", "1", False, slow, str(go_on)).progress
     assert second
     assert second.ahead == 1
     go_on.touch()
-    while workshop.get_or_start("second", "1", False, slow, str(go_on)).text is None:
+    while analysis_worker.get_or_start("second", "1", False, slow, str(go_on)).text is None:
         assert time.monotonic() < ends
         time.sleep(0.05)
-    assert workshop.get_or_start("second", "1", False, slow, str(go_on)).progress is None
+    assert analysis_worker.get_or_start("second", "1", False, slow, str(go_on)).progress is None

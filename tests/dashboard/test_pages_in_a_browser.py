@@ -20,7 +20,7 @@ from tests.dashboard.example_runs import (
 )
 from tests.helpers.browser import DESKTOP_WIDTH, PHONE_WIDTH, find_accessibility_violations, open_checked_page
 
-SHAPE = re.compile(r"(?<=/examples/)[^?]+|(?<=/runs/)[^/?]+|(?<=/made/)[^/]+")
+SHAPE = re.compile(r"(?<=/examples/)[^?]+|(?<=/runs/)[^/?]+|(?<=/leaderboard/files/)[^/]+")
 """What differs in addresses that are alike: one of them is tried."""
 TABS = ("", "/code", "/examples", "/transcript", "/log")
 RUNS = (FINISHED, CRASHED, DAMAGED, RUNNING, JUST_STARTED, HOSTILE_RUN)

@@ -40,9 +40,9 @@ ESCAPES = (
     "/runs/.hidden/log",
     "/static/..%2fapp.py",
     "/static/%2e%2e%2f%2e%2e%2foutside%2fsecret",
-    "/made/..%2f..%2foutside/secret.csv",
-    "/made/../secret.csv",
-    "/made/%2e%2e/outside/secret.csv",
+    "/leaderboard/files/..%2f..%2foutside/secret.csv",
+    "/leaderboard/files/../secret.csv",
+    "/leaderboard/files/%2e%2e/outside/secret.csv",
 )
 ODD = (
     "/?page=-1&sort=row;drop&until=9999-12-31&since=0001-01-01&q=%25_%5c%27%00&level=one",
@@ -203,7 +203,13 @@ def test_the_token_leads_only_to_pages_of_ours_and_goes_to_nobody_else(
             assert headers["referrer-policy"] == "no-referrer"
         for given in ("Token=secret", "token=", "token=secre", "token=secret%00", "token=%ff"):
             assert _answer(board, f"/?{given}")[0] == 403
-        for path in ("/static/style.css", "/events", "/made/a/b.csv", f"/runs/{FINISHED}/log", "/nothing"):
+        for path in (
+            "/static/style.css",
+            "/events",
+            "/leaderboard/files/a/b.csv",
+            f"/runs/{FINISHED}/log",
+            "/nothing",
+        ):
             status, text, _ = _answer(board, path)
             assert status == 403
             assert FINISHED not in text

@@ -2,12 +2,14 @@
 
 import ast
 import re
+import subprocess
+import sys
 from collections import Counter
 from functools import cache
 from pathlib import Path
 
 import pytest
-from scripts.list_attack_tests import PAGE, Attack, read_attacks
+from scripts.list_attack_tests import PAGE, Attack, list_unshown, read_attacks
 
 ROOT = PAGE.parents[2]
 KINDS = [
@@ -71,3 +73,23 @@ def test_a_line_that_names_no_test_is_an_error(tmp_path: Path) -> None:
     )
     with pytest.raises(ValueError, match="names no test"):
         read_attacks(page)
+
+
+def test_an_attack_is_shown_if_a_case_of_its_test_passed() -> None:
+    attacks = [
+        Attack("Escape", name, "a wall", f"tests/test_walls.py::test_{name}") for name in ("dig", "climb")
+    ]
+    assert list_unshown(attacks, ["tests/test_walls.py::test_dig[spoon]"]) == [attacks[1]]
+    assert list_unshown(attacks, []) == attacks
+
+
+def test_a_run_says_at_its_end_how_many_attacks_it_did_not_show() -> None:
+    attack = next(each for each in ATTACKS if each.test.startswith("tests/evaluators/test_scorers.py"))
+    command = ["-m", "pytest", "-q", "-n", "0", "-p", "scripts.list_attack_tests", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [sys.executable, *command, attack.test], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    lines = done.stdout.splitlines()
+    count = f"{len(ATTACKS) - 1} of {len(ATTACKS)} attacks not shown here (skipped or failed)"
+    assert count in lines
+    assert sum(line.startswith("not shown: ") for line in lines) == len(ATTACKS) - 1

@@ -15,7 +15,7 @@ import pytest
 
 from agent2rl import registry
 from agent2rl.core.engine import Chat, ChatMessage, Completion, Engine, Sampling
-from agent2rl.core.errors import Agent2RLError, UserError, WorldError
+from agent2rl.core.errors import Agent2RLError, ExternalServiceError, UserError
 from agent2rl.core.grading_records import EvalSettings
 from agent2rl.core.task import Example
 from agent2rl.engines.openai_api import OpenAIApiEngine
@@ -164,13 +164,13 @@ def test_a_server_that_wants_too_long_a_pause_is_not_waited_for(
     served: OpenAIServer, engine: OpenAIApiEngine
 ) -> None:
     served.faults.append(make_fault_reply(429, "come back tomorrow", retry_after="86400"))
-    with pytest.raises(WorldError, match=r"asked once.*come back tomorrow.*86400 s"):
+    with pytest.raises(ExternalServiceError, match=r"asked once.*come back tomorrow.*86400 s"):
         ask(engine, "hello")
 
 
 def test_a_pause_may_be_given_as_a_date(served: OpenAIServer, engine: OpenAIApiEngine) -> None:
     served.faults.append(make_fault_reply(503, "later", retry_after="Fri, 01 Jan 2100 00:00:00 GMT"))
-    with pytest.raises(WorldError, match="asked once"):
+    with pytest.raises(ExternalServiceError, match="asked once"):
         ask(engine, "hello")
 
 
@@ -178,7 +178,7 @@ def test_it_gives_up_in_the_servers_words_after_so_many_attempts(
     served: OpenAIServer, engine: OpenAIApiEngine
 ) -> None:
     served.faults.extend([make_fault_reply(503, {"error": {"message": "the model is\n loading"}})] * 4)
-    with pytest.raises(WorldError, match=r"asked 4 times .*: 503 the model is loading\."):
+    with pytest.raises(ExternalServiceError, match=r"asked 4 times .*: 503 the model is loading\."):
         ask(engine, "hello")
 
 
@@ -186,7 +186,10 @@ def test_a_server_that_is_not_there_is_an_error_of_the_world() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{unused.getsockname()[1]}/v1"
-        with OpenAIApiEngine(url, "parrot", None, QUICK) as engine, pytest.raises(WorldError) as caught:
+        with (
+            OpenAIApiEngine(url, "parrot", None, QUICK) as engine,
+            pytest.raises(ExternalServiceError) as caught,
+        ):
             ask(engine, "hello")
     assert url in caught.value.message
     assert "4 times" in caught.value.message
@@ -261,7 +264,7 @@ def test_an_answer_that_says_nothing_is_an_error_of_the_world(
     served: OpenAIServer, engine: OpenAIApiEngine, body: object, says: str
 ) -> None:
     served.faults.append(make_fault_reply(200, body))
-    with pytest.raises(WorldError) as caught:
+    with pytest.raises(ExternalServiceError) as caught:
         ask(engine, "hello")
     assert says in caught.value.message
     assert len(caught.value.message) < 600
@@ -296,7 +299,7 @@ def test_an_answer_without_end_is_not_read_to_its_end(served: OpenAIServer, engi
         await asyncio.sleep(30)
 
     served.faults.append(floods)
-    with pytest.raises(WorldError, match="longer than 16 MiB"):
+    with pytest.raises(ExternalServiceError, match="longer than 16 MiB"):
         ask(engine, "hello")
 
 
@@ -330,7 +333,7 @@ def test_a_server_may_be_at_a_unix_socket(tmp_path: Path) -> None:
 
 def test_a_redirect_is_not_followed_with_the_key(served: OpenAIServer, engine: OpenAIApiEngine) -> None:
     served.faults.append(make_fault_reply(307, "", location="http://127.0.0.1:1/elsewhere"))
-    with pytest.raises(WorldError, match="neither a reply nor an error: 307"):
+    with pytest.raises(ExternalServiceError, match="neither a reply nor an error: 307"):
         ask(engine, "hello")
 
 

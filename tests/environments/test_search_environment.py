@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pydantic import JsonValue
 
 from agent2rl.core.environment import Environment, EnvironmentStep
-from agent2rl.core.errors import UserError, WorldError
+from agent2rl.core.errors import ExternalServiceError, UserError
 from agent2rl.core.task import Example
 from agent2rl.environments.search import (
     WORLD,
@@ -44,11 +44,11 @@ class Broken:
     def search(self, query: str) -> tuple[SearchResult, ...]:
         self.asked += 1
         if self.asked % 2:
-            raise WorldError("the engine is busy", "Try again.")
+            raise ExternalServiceError("the engine is busy", "Try again.")
         return LocalCorpus(DOCUMENTS).search(query)
 
     def open(self, id: str) -> str:  # noqa: A002
-        raise WorldError(f"the page {id!r} is gone")
+        raise ExternalServiceError(f"the page {id!r} is gone")
 
 
 def played(
@@ -234,7 +234,7 @@ def test_failures_are_recorded_too(tmp_path: Path) -> None:
 def test_what_failed_and_then_worked_is_replayed_as_what_worked(tmp_path: Path) -> None:
     record = tmp_path / "record.jsonl"
     for backend in (Broken(), LocalCorpus(DOCUMENTS)):
-        with closing(RecordingBackend(backend, "some", record)) as recording, suppress(WorldError):
+        with closing(RecordingBackend(backend, "some", record)) as recording, suppress(ExternalServiceError):
             recording.search("Orin")
     assert ReplayBackend(record).search("Orin") == LocalCorpus(DOCUMENTS).search("Orin")
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent2rl.core.errors import UserError, WorldError
+from agent2rl.core.errors import ExternalServiceError, UserError
 from agent2rl.environments.search import LocalCorpus, ReplayBackend, SearchResult
 from agent2rl.environments.search.backends import PAGE_CHARACTERS
 from agent2rl.environments.search.page_reader import PageReader, ServerAddress, extract_text, is_public
@@ -84,10 +84,12 @@ def test_what_may_pass_is_tried_again(status: int) -> None:
 
 def test_an_engine_that_stays_down_is_given_up() -> None:
     with serve_pages(lambda _: make_json_response({}, 503)) as web:
-        with pytest.raises(WorldError, match="tavily was asked 4 times without success: status 503"):
+        with pytest.raises(
+            ExternalServiceError, match="tavily was asked 4 times without success: status 503"
+        ):
             live("tavily", web).search("orin")
         assert len(web.asked) == 4
-    with pytest.raises(WorldError, match="ConnectError"):
+    with pytest.raises(ExternalServiceError, match="ConnectError"):
         live("tavily", web).search("orin")
 
 
@@ -100,7 +102,7 @@ def test_silence_has_an_end() -> None:
 
     with serve_pages(silent) as web:
         slow = EngineBackend(ENGINES["brave"], KEY, quick(attempts=2, answer_seconds=0.1), url=web.url)
-        with pytest.raises(WorldError, match="ReadTimeout"):
+        with pytest.raises(ExternalServiceError, match="ReadTimeout"):
             slow.search("orin")
         wait.set()
 
@@ -120,7 +122,7 @@ def test_silence_has_an_end() -> None:
 def test_what_goes_wrong_is_told_without_the_key(page: PageResponse, said: str) -> None:
     with serve_pages(lambda _: page) as web:
         backend = live("serpapi", web)
-        with pytest.raises(WorldError, match=said) as failed:
+        with pytest.raises(ExternalServiceError, match=said) as failed:
             backend.search("orin")
         assert len(web.asked) == 1
     assert KEY not in str(failed.value)
@@ -136,7 +138,7 @@ def test_engines_behind_an_instance_that_do_not_answer_are_a_failure_and_not_an_
         )
     with (
         serve_pages(lambda _: make_json_response(silent)) as web,
-        pytest.raises(WorldError, match="searxng was asked 4 times without success"),
+        pytest.raises(ExternalServiceError, match="searxng was asked 4 times without success"),
     ):
         EngineBackend(make_searxng_engine(web.url), patience=quick()).search("orin")
     with serve_pages(lambda _: make_json_response({"results": [], "unresponsive_engines": []})) as web:
@@ -150,7 +152,9 @@ def test_ddgs_that_finds_nothing_is_tried_again_and_then_a_failure(monkeypatch: 
         monkeypatch.setattr(pages["mojeek"], "search_url", web.url)
         for name in set(pages) - {"mojeek"}:
             monkeypatch.delitem(pages, name)
-        with pytest.raises(WorldError, match=r"ddgs was asked 2 times without success.*No results found"):
+        with pytest.raises(
+            ExternalServiceError, match=r"ddgs was asked 2 times without success.*No results found"
+        ):
             DdgsBackend(quick(attempts=2)).search("orin")
         assert len(web.asked) == 2
 
@@ -232,11 +236,11 @@ def test_no_page_leads_into_a_private_network() -> None:
     with serve_pages(lambda _: PageResponse("secret")) as inner:
         name = inner.url.replace("127.0.0.1", "localhost")
         for url in (inner.url, name, inner.url.replace("127.0.0.1", "[::ffff:127.0.0.1]")):
-            with pytest.raises(WorldError, match=r"private network|cannot be read"):
+            with pytest.raises(ExternalServiceError, match=r"private network|cannot be read"):
                 PageReader().read(url)
         with (
             serve_pages(lambda _: PageResponse(status=302, headers={"Location": inner.url})) as outer,
-            pytest.raises(WorldError, match="private network"),
+            pytest.raises(ExternalServiceError, match="private network"),
         ):
             own(outer).read(outer.url)
         assert inner.asked == []
@@ -247,7 +251,7 @@ def test_no_page_leads_to_the_benchmark_itself() -> None:
         serve_pages(
             lambda _: PageResponse(status=302, headers={"Location": "/datasets/google/DeepSearchQA"})
         ) as web,
-        pytest.raises(WorldError, match="withheld"),
+        pytest.raises(ExternalServiceError, match="withheld"),
     ):
         own(web).read(web.url)
     assert [asked.path for asked in web.asked] == ["/"]
@@ -276,7 +280,7 @@ def test_an_address_outside_is_public() -> None:
     ["file:///etc/passwd", "ftp://a/b", "http://", "http://u:p@a/", "gopher://a", "http://a:99999/", "x"],
 )
 def test_only_web_pages_are_opened(url: str) -> None:
-    with pytest.raises(WorldError, match="cannot be opened"):
+    with pytest.raises(ExternalServiceError, match="cannot be opened"):
         PageReader().read(url)
 
 
@@ -291,7 +295,7 @@ def test_only_web_pages_are_opened(url: str) -> None:
     ],
 )
 def test_a_page_that_cannot_be_read_says_why(page: PageResponse, said: str) -> None:
-    with serve_pages(lambda _: page) as web, pytest.raises(WorldError, match=said):
+    with serve_pages(lambda _: page) as web, pytest.raises(ExternalServiceError, match=said):
         own(web).read(web.url)
 
 
@@ -313,7 +317,7 @@ def test_a_page_that_trickles_has_an_end() -> None:
         return PageResponse()
 
     with serve_pages(slow) as web:
-        with pytest.raises(WorldError):
+        with pytest.raises(ExternalServiceError):
             own(web, seconds=0.1).read(web.url)
         wait.set()
 
@@ -336,7 +340,7 @@ def test_a_page_that_drips_has_an_end(said: bytes) -> None:
         scheme = "http" if said.startswith(b"HTTP") else "https"
         url = f"{scheme}://127.0.0.1:{server.getsockname()[1]}/"
         try:
-            with pytest.raises(WorldError, match=r"within 0\.5 s|cannot be read"):
+            with pytest.raises(ExternalServiceError, match=r"within 0\.5 s|cannot be read"):
                 PageReader(ServerAddress.from_url(url), seconds=0.5).read(url)
         finally:
             over.set()

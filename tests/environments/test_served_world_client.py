@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from agent2rl.core.environment import Environment, EnvironmentStep
-from agent2rl.core.errors import UserError, WorldError
+from agent2rl.core.errors import ExternalServiceError, UserError
 from agent2rl.core.task import Example
 from agent2rl.environments.adapters import StepsUsedUp
 from agent2rl.environments.adapters.client import ServedWorld
@@ -98,7 +98,7 @@ def test_a_connection_that_was_idle_for_too_long_is_opened_again_by_the_next_res
     served = ServedWorld(serve(serving, tmp_path, idle_seconds=0.2)[0])
     served.reset(STAIRS_GAMES[7])
     time.sleep(1)
-    with pytest.raises(WorldError, match="Call reset to start another"):
+    with pytest.raises(ExternalServiceError, match="Call reset to start another"):
         served.step("up")
     served.reset(STAIRS_GAMES[7])
     time.sleep(1)
@@ -140,7 +140,7 @@ def test_what_cannot_be_done_says_what_to_do(
         ServedWorld()
     with pytest.raises(UserError, match="Invalid URL"):
         ServedWorld("127.0.0.1:80")
-    with pytest.raises(WorldError, match="Cannot connect"):
+    with pytest.raises(ExternalServiceError, match="Cannot connect"):
         ServedWorld("http://127.0.0.1:9").reset(STAIRS_GAMES[0])
     served = ServedWorld(serve(serving, tmp_path)[0])
     with pytest.raises(UserError, match="Call reset"):

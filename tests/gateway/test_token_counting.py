@@ -60,7 +60,7 @@ def test_a_stream_counts_the_same_whatever_way_it_is_cut_and_its_lines_end(
     assert count.tokens == TOKEN_COUNTS
     assert count.ended
     assert not count.error
-    assert count.said == counted(wire, [data]).said > 0
+    assert count.answer_characters == counted(wire, [data]).answer_characters > 0
 
 
 @given(data=st.binary(max_size=200) | st.text("\r\n:da t{}", max_size=200).map(str.encode), sizes=Cuts)

@@ -24,10 +24,10 @@ from agent2rl.environments.examples import MOST_REPLAYED_BYTES
 from agent2rl.grading import rollout_meter
 from agent2rl.grading.rollout_meter import (
     EpisodeReport,
-    Forged,
-    OutOfOrder,
+    ForgedReport,
+    ReportOutOfOrder,
     RolloutReport,
-    TooMany,
+    TooManyReports,
     replay_episodes,
 )
 from agent2rl.run.task_data import open_training_world, write_training_data
@@ -136,7 +136,7 @@ def test_only_claimed_episodes_can_be_proved_and_each_once(tmp_path: Path) -> No
             one.meter.accept_episodes(one.report_traces(1, [WON]))
         claim(one, [WON])
         one.meter.accept_episodes(one.report_traces(1, [WON]))
-        with pytest.raises(OutOfOrder, match="next number is 2"):
+        with pytest.raises(ReportOutOfOrder, match="next number is 2"):
             one.meter.accept_episodes(one.report_traces(1, [WON]))
         with pytest.raises(Refusal, match="not counted yet"):
             one.meter.accept_episodes(one.report_traces(2, [WON]))
@@ -148,10 +148,10 @@ def test_only_claimed_episodes_can_be_proved_and_each_once(tmp_path: Path) -> No
 def test_a_report_of_episodes_with_a_wrong_signature_does_not_count(tmp_path: Path) -> None:
     with open_recorded_meter(tmp_path) as one:
         claim(one, [WON, WON])
-        with pytest.raises(Forged):
+        with pytest.raises(ForgedReport):
             one.meter.accept_episodes(one.report_traces(1, [WON], key="another"))
         right = one.report_traces(1, [WON])
-        with pytest.raises(Forged):
+        with pytest.raises(ForgedReport):
             one.meter.accept_episodes(right.model_copy(update={"episodes": right.episodes * 2}))
 
 
@@ -180,7 +180,7 @@ def test_a_full_queue_refuses_and_takes_the_same_report_later(
         one.meter.accept_episodes(one.report_traces(1, [WON]))
         assert entered.wait(60)
         one.meter.accept_episodes(one.report_traces(2, [WON]))
-        with pytest.raises(TooMany):
+        with pytest.raises(TooManyReports):
             one.meter.accept_episodes(one.report_traces(3, [WON]))
         go_on.set()
         assert one.meter.close().replayed.episodes == 2

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from agent2rl import registry
 from agent2rl.core.engine import Chat, ChatMessage, Engine
-from agent2rl.core.errors import GradingError, WorldError
+from agent2rl.core.errors import ExternalServiceError, GradingError
 from agent2rl.core.grading_records import EvalResult, EvalSettings
 from agent2rl.core.task import Example
 from agent2rl.engines.openai_api import OpenAIApiEngine
@@ -78,7 +78,7 @@ class Counted:
         if query == "break":
             raise RuntimeError("a library's own words, with a key in them")
         if query == "fail":
-            raise WorldError("the engine is down")
+            raise ExternalServiceError("the engine is down")
         return LocalCorpus(DOCUMENTS).search(query)
 
     def open(self, id: str) -> str:  # noqa: A002
@@ -96,7 +96,7 @@ def test_searches_and_pages_come_over_the_desk() -> None:
 def test_only_what_was_found_is_opened() -> None:
     with at(searching(LocalCorpus(DOCUMENTS))) as desk:
         ProxyBackend(desk).search("Foods")
-        with pytest.raises(WorldError, match="No search has found"):
+        with pytest.raises(ExternalServiceError, match="No search has found"):
             ProxyBackend(desk).open("ada")
 
 
@@ -105,7 +105,7 @@ def test_what_worked_is_not_asked_twice_and_what_failed_is() -> None:
     with at(searching(backend)) as desk:  # type: ignore[arg-type]
         for query, said in (("fail", "the engine is down"), ("break", r"internal error \(RuntimeError\)")):
             for _ in range(2):
-                with pytest.raises(WorldError, match=said):
+                with pytest.raises(ExternalServiceError, match=said):
                     ProxyBackend(desk).search(query)
         for _ in range(3):
             ProxyBackend(desk).search("Lorn")

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from agent2rl.core.errors import Agent2RLError, Refusal
 from agent2rl.core.records import Budget, ExpertHelp, RunSpec
 from agent2rl.environments.adapters import StepsUsedUp
-from agent2rl.grading.rollout_meter import Forged, OutOfOrder, RolloutReport
+from agent2rl.grading.rollout_meter import ForgedReport, ReportOutOfOrder, RolloutReport
 from agent2rl.run.training_services import render_world_instructions
 from agent2rl.tasks.gsm8k.mini import TASK as MINI
 from tests.helpers.recorded_meter import open_recorded_meter
@@ -49,7 +49,7 @@ def test_reports_are_counted_each_on_the_record(tmp_path: Path) -> None:
 def test_a_report_that_is_not_the_next_one_does_not_count(tmp_path: Path, sequence: int) -> None:
     with open_recorded_meter(tmp_path) as one:
         one.meter.count_claim(one.report(1, steps=1, episodes=1))
-        with pytest.raises(OutOfOrder, match="The next number is 2"):
+        with pytest.raises(ReportOutOfOrder, match="The next number is 2"):
             one.meter.count_claim(one.report(sequence, steps=5))
         assert one.meter.sum_totals().claimed.steps == 1
 
@@ -63,7 +63,7 @@ def test_a_report_that_another_key_signed_or_that_was_changed_does_not_count(tmp
             right.model_copy(update={"reporter": "you"}),
             right.model_copy(update={"signature": "é"}),
         ):
-            with pytest.raises(Forged, match="signature"):
+            with pytest.raises(ForgedReport, match="signature"):
                 one.meter.count_claim(wrong)
         assert one.meter.sum_totals().claimed.steps == 0
 
@@ -140,7 +140,7 @@ def test_a_lost_answer_makes_nothing_count_twice(tmp_path: Path) -> None:
                 try:
                     one.meter.count_claim(report)
                     status, answer = 200, b'{"environment_steps_left": null}'
-                except OutOfOrder:
+                except ReportOutOfOrder:
                     status, answer = 409, b"{}"
                 if len(heard) > 1:  # the first is counted and gets no answer
                     self.send_response(status)

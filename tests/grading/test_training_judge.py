@@ -123,10 +123,10 @@ def test_a_judge_is_one_however_it_is_spelt_and_another_where_the_model_is(tmp_p
 
 
 def test_there_are_so_many_questions_and_no_more(tmp_path: Path) -> None:
-    teacher = TrainingJudge(JudgeProxy("it", ScriptedEngine(lambda _: "Good."), tmp_path), limit=3)
+    training_judge = TrainingJudge(JudgeProxy("it", ScriptedEngine(lambda _: "Good."), tmp_path), limit=3)
     asked = {"messages": [{"role": "user", "content": "Well?"}]}
     with (
-        at_socket(create_training_judge_app(teacher)) as socket,
+        at_socket(create_training_judge_app(training_judge)) as socket,
         httpx.Client(
             transport=httpx.HTTPTransport(uds=str(socket)), base_url="http://it", timeout=120
         ) as client,
@@ -135,7 +135,7 @@ def test_there_are_so_many_questions_and_no_more(tmp_path: Path) -> None:
         said = list(pool.map(lambda _: client.post("/v1/chat/completions", json=asked), range(8)))
     assert sorted(one.status_code for one in said) == [200] * 3 + [429] * 5
     assert "All 3 questions" in next(one.text for one in said if one.status_code == 429)
-    use = teacher.read_usage()
+    use = training_judge.read_usage()
     assert (use.questions, use.refused, use.characters, use.limit) == (3, 5, 15, 3)
 
 
@@ -143,9 +143,9 @@ def test_a_question_that_fails_says_so_and_is_counted(tmp_path: Path) -> None:
     def breaks(_: Chat) -> str:
         raise RuntimeError("words with a key in them")
 
-    teacher = TrainingJudge(JudgeProxy("it", ScriptedEngine(breaks), tmp_path), limit=9)
+    training_judge = TrainingJudge(JudgeProxy("it", ScriptedEngine(breaks), tmp_path), limit=9)
     with (
-        at_socket(create_training_judge_app(teacher)) as socket,
+        at_socket(create_training_judge_app(training_judge)) as socket,
         httpx.Client(
             transport=httpx.HTTPTransport(uds=str(socket)), base_url="http://it", timeout=120
         ) as client,
@@ -160,5 +160,5 @@ def test_a_question_that_fails_says_so_and_is_counted(tmp_path: Path) -> None:
     )
     assert large.status_code == 413
     assert named["data"][0]["id"] == "judge"
-    use = teacher.read_usage()
+    use = training_judge.read_usage()
     assert (use.questions, use.failed, use.characters, use.tokens) == (1, 1, 5, 0)

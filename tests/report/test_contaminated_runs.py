@@ -152,13 +152,13 @@ def test_the_dashboard_marks_them_and_ranks_without_them_unless_asked(tmp_path: 
 
         table = client.get("/table").text
         assert table.count('<span class="badge bad">contaminated</span>') == 2
-        without = made("/leaderboard/made")
+        without = made("/leaderboard/analysis")
         assert LEFT_OUT in without
         assert "cheat" not in without
-        with_them = made("/leaderboard/made?contaminated=included")
+        with_them = made("/leaderboard/analysis?contaminated=included")
         assert "† cheat" in with_them
         page = client.get("/leaderboard?contaminated=included").text
-        assert 'data-live="/leaderboard/made?contaminated=included"' in page
+        assert 'data-live="/leaderboard/analysis?contaminated=included"' in page
         assert '<option value="included" selected>included</option>' in page
 
 
@@ -212,7 +212,7 @@ def test_a_real_run_is_marked_everywhere_and_an_old_one_still_opens(launcher: Ru
     assert json.loads(run.paths.report_json.read_bytes())["contaminated"] is True
     done = launcher.cli("export", "jsonl")
     exported = json.loads(done.stdout)
-    assert (exported["contaminated"], exported["instructions_version"]) == (True, 8)
+    assert (exported["contaminated"], exported["instructions_version"]) == (True, 9)
     assert "1 of these runs is contaminated" in launcher.cli("export", "csv").stderr
     assert "--include-contaminated" in launcher.cli("leaderboard").stderr
     campaign = launcher.home / "small.toml"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from agent2rl.core.agent import AgentPackage
-from agent2rl.core.errors import MachineError, UserError, WorldError
+from agent2rl.core.errors import ExternalServiceError, MachineError, UserError
 from agent2rl.run.agent_install import find_installed, get_install_path, install_agent_package, pip_install
 from tests.helpers.run_launcher import RunLauncher
 from tests.run.package_registry import NpmRegistry, serve_npm_registry, write_wheel
@@ -101,7 +101,7 @@ def test_without_a_network_npm_says_so(
     registry: NpmRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NPM_CONFIG_REGISTRY", "http://127.0.0.1:9")
-    with pytest.raises(WorldError, match="cannot reach"):
+    with pytest.raises(ExternalServiceError, match="cannot reach"):
         install_agent_package("tiny", TINY, tmp_path, tell)
 
 
@@ -130,7 +130,7 @@ def test_pip_s_failures_say_whose_they_are(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
     monkeypatch.setenv("PIP_RETRIES", "1")
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
-    with pytest.raises(WorldError, match="cannot reach its index for tinyagent"):
+    with pytest.raises(ExternalServiceError, match="cannot reach its index for tinyagent"):
         pip_install("tinyagent", wanted)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     with pytest.raises(UserError, match="has no tinyagent"):

@@ -67,12 +67,12 @@ def test_the_rules_say_what_happens_in_each_case_and_the_ledger_says_which_versi
         "the run is marked `contaminated`",
         "leaderboards and campaign statistics leave it out unless their reader asks",
         "You may read all files that you can see, including the installed `agent2rl` package",
-        "They do not disqualify the run.",
+        "They have no effect on the score.",
     ):
         assert rule in rules
     started = [json.loads(line) for line in run.paths.ledger.read_text().splitlines()]
-    assert [entry["data"]["instructions_version"] for entry in started if entry["kind"] == "started"] == [8]
-    assert json.loads(run.paths.spec.read_text())["instructions_version"] == 8
+    assert [entry["data"]["instructions_version"] for entry in started if entry["kind"] == "started"] == [9]
+    assert json.loads(run.paths.spec.read_text())["instructions_version"] == 9
 
 
 @pytest.mark.parametrize("kind", ["link", "linked folder", "pipe", "folder", "absent", "bytes", "long"])

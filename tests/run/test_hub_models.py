@@ -145,7 +145,7 @@ def test_a_broken_transfer_goes_on_where_it_broke(place: Place, hub: HubServer) 
 def test_files_that_arrived_whole_are_not_fetched_again(place: Place, hub: HubServer) -> None:
     hub.repositories[NAME].cut = [0] * 6
     said = place.prepare(NAME)
-    assert said["error"] == "WorldError"
+    assert said["error"] == "ExternalServiceError"
     assert "not complete in its cache" in said["message"]
     before = {name for name, _ in hub.sent if not name.endswith(".safetensors")}
     hub.sent.clear()
@@ -172,7 +172,7 @@ def test_a_damaged_cache_without_a_network_is_not_believed(place: Place) -> None
         file.seek(-1, os.SEEK_END)
         file.write(b"\xff")
     said = without_network(place).prepare(NAME)
-    assert said["error"] == "WorldError"
+    assert said["error"] == "ExternalServiceError"
     assert "model.safetensors" in said["message"]
     assert "damaged" in said["message"]
 
@@ -199,7 +199,7 @@ def test_half_a_model_in_the_hubs_cache_is_none(place: Place, hub: HubServer) ->
     hub.repositories[NAME].cut = [0] * 6
     place.prepare(NAME)
     said = without_network(place).prepare(NAME)
-    assert said["error"] == "WorldError"
+    assert said["error"] == "ExternalServiceError"
     assert "model.safetensors" in said["message"]
 
 
@@ -217,7 +217,7 @@ def test_no_network_and_nothing_kept_is_said_at_once(tmp_path: Path) -> None:
     begin = time.monotonic()
     said = Place(tmp_path, "http://127.0.0.1:9").prepare("acme/unknown")
     assert time.monotonic() - begin < 15
-    assert said["error"] == "WorldError"
+    assert said["error"] == "ExternalServiceError"
     assert "The hub cannot be reached, and acme/unknown@main is not complete in its cache" in said["message"]
 
 
@@ -226,7 +226,7 @@ def test_a_hub_that_does_not_answer_is_not_waited_for(tmp_path: Path) -> None:
     begin = time.monotonic()
     said = Place(tmp_path, "http://192.0.2.1:81").prepare("acme/unknown")
     assert time.monotonic() - begin < 20
-    assert said["error"] == "WorldError"
+    assert said["error"] == "ExternalServiceError"
 
 
 @pytest.mark.parametrize(

@@ -266,7 +266,7 @@ def test_an_unreachable_hub_is_the_worlds_fault_and_the_mend_names_the_way_out(t
     pytest.importorskip("huggingface_hub")
     pytest.importorskip("pyarrow")
     said = load_from_hub(tmp_path)
-    assert said.startswith("WorldError")
+    assert said.startswith("ExternalServiceError")
     assert "--data-dir" in said
 
 

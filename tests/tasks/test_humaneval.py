@@ -196,7 +196,7 @@ def test_without_the_package_the_hubs_cache_is_read_at_the_pinned_revision(tmp_p
 
 def test_without_package_and_hub_the_mend_names_the_way_out(tmp_path: Path) -> None:
     said = load_from_hub(tmp_path)
-    assert said.startswith("WorldError")
+    assert said.startswith("ExternalServiceError")
     assert "--data-dir" in said
 
 

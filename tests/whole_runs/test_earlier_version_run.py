@@ -47,14 +47,14 @@ def test_the_dashboard_shows_each_page_of_an_old_run(
         "/": run_id,
         "/table": "93.33",
         f"/runs/{run_id}": "Best so far",
-        f"/runs/{run_id}/made": "93.33",
-        f"/runs/{run_id}/timeline/made": "Resources over the same period",
+        f"/runs/{run_id}/analysis": "93.33",
+        f"/runs/{run_id}/timeline/analysis": "Resources over the same period",
         f"/runs/{run_id}/code": "STAGES = ",
         f"/runs/{run_id}/examples": example,
         f"/runs/{run_id}/examples/{example}?submission=3&split=heldout": "20/10=2",
         f"/runs/{run_id}/transcript": "script",
         f"/runs/{run_id}/log": "v3: 400 problems, scored",
-        "/leaderboard/made": "+82.67",
+        "/leaderboard/analysis": "+82.67",
     }
     with (
         serve_dashboard(launcher.runs, tmp_path / "dashboard") as board,
@@ -65,6 +65,6 @@ def test_the_dashboard_shows_each_page_of_an_old_run(
 
 
 def fetch_analysed_page(client: httpx.Client, path: str) -> str:
-    while "aria-busy" in (page := client.get(path).raise_for_status().text) and path.endswith("/made"):
+    while "aria-busy" in (page := client.get(path).raise_for_status().text) and path.endswith("/analysis"):
         time.sleep(0.1)
     return page

@@ -20,21 +20,21 @@ from agent2rl.grading.verify import verify_run
 from agent2rl.record.files import extract_archive
 from agent2rl.record.paths import RunPaths
 from agent2rl.record.reader import read_run
+from agent2rl.run.foreign_runs import NamedInputs, restrict_spec
 from agent2rl.run.reproduction_plan import ReproductionRequest, plan_reproduction
 from agent2rl.run.settings import read_settings
-from agent2rl.run.strangers_runs import NamedInputs, restrict_spec
 from agent2rl.sandboxes import landlock
 from tests.dashboard.conftest import serve_dashboard
 from tests.helpers.run_launcher import RunLauncher
 
 ROOT = Path(__file__).resolve().parents[2]
-HONEST, SHOW, DELETED, ENCODED = 1, 2, 3, 4
+HONEST, SHOW, DELETED, TYPED, ENCODED = 1, 2, 3, 4, 5
 """Submissions of the session."""
 
 
 @pytest.fixture(scope="module")
 def session(shared_launcher: RunLauncher) -> RunPaths:
-    """A run in which an agent submits four models."""
+    """A run in which an agent submits five models."""
     return run_session(shared_launcher)
 
 
@@ -123,6 +123,24 @@ def test_a_deleted_script_and_weights_hidden_beside_the_code_cannot_be_reproduce
     assert find_answer(session, ENCODED) == encoded
 
 
+def test_code_that_was_typed_into_python_cannot_be_reproduced(
+    shared_launcher: RunLauncher, session: RunPaths
+) -> None:
+    code, answer = reproduce(shared_launcher, session, TYPED)
+    assert (code, answer.answer, answer.run) == (1, "cannot", None)
+    assert "the code was typed or piped into Python and never saved: python - typed" in answer.reason
+
+
+def test_steps_that_take_longer_than_the_budget_cannot_be_reproduced(
+    shared_launcher: RunLauncher, session: RunPaths
+) -> None:
+    endless = ("--entry", "python -c 'import time; time.sleep(600)'", "--budget", "3s")
+    code, answer = reproduce(shared_launcher, session, SHOW, *endless)
+    assert (code, answer.answer) == (1, "cannot")
+    assert answer.reason == "the steps did not finish within 3 s: give more time with --budget"
+    assert answer.differences == ("3 s instead of 600 s",)
+
+
 def find_answer(run: RunPaths, number: int) -> Reproduction | None:
     return read_run(run).latest_reproductions.get(number)
 
@@ -162,7 +180,7 @@ def test_wrong_input_is_explained_and_leaves_nothing_behind(
 ) -> None:
     before = sorted(session.root.glob("*"))
     refused: list[tuple[ReproductionRequest, str]] = [
-        (ReproductionRequest(submission=9), "has no submission 9. It has: 1, 2, 3, 4."),
+        (ReproductionRequest(submission=9), "has no submission 9. It has: 1, 2, 3, 4, 5."),
         (ReproductionRequest(submission=HONEST, wall_seconds=0.01), "is too short"),
         (ReproductionRequest(submission=HONEST, entry=("python 'x",)), "is not a command line"),
     ]

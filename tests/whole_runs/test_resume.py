@@ -27,7 +27,7 @@ from agent2rl.fake_llm.server import run_in_thread
 from agent2rl.gateway.tape import TapedExchange, TapeRecording, read_tape
 from agent2rl.grading.freeze import FreezeLimits, freeze_submission, require_intact_copy
 from agent2rl.grading.grading_proxy import JudgeProxy
-from agent2rl.grading.rollout_meter import OutOfOrder, RolloutMeter
+from agent2rl.grading.rollout_meter import ReportOutOfOrder, RolloutMeter
 from agent2rl.grading.training_judge import QuestionsUsedUp, TrainingJudge, TrainingJudgeRequest
 from agent2rl.grading.verify import verify_run
 from agent2rl.record import ledger, run_lock
@@ -225,7 +225,7 @@ def test_a_lock_or_a_result_that_cannot_be_read_is_said(launcher: RunLauncher) -
     paths = recorder.paths
     paths.lock.write_text("nan inf\n")
     with RunLock(paths.lock) as hold:
-        assert hold.last_beat is None
+        assert hold.last_heartbeat is None
     paths.lock.unlink()
     paths.lock.mkdir()
     asked = launcher.cli("resume", paths.run_id)
@@ -270,7 +270,7 @@ def test_steps_in_a_world_go_on_counting(tmp_path: Path) -> None:
         )
         assert again.meter.steps_left() == 59
         again.meter.count_claim(again.report(2, steps=50))
-        with pytest.raises(OutOfOrder):
+        with pytest.raises(ReportOutOfOrder):
             again.meter.count_claim(again.report(1, steps=1))
         assert again.meter.sum_totals().claimed.steps == 90
         assert again.meter.sum_totals().served.successes == 1
@@ -296,15 +296,15 @@ def test_replayed_episodes_go_on_counting_and_are_not_proved_again(tmp_path: Pat
 def test_questions_to_a_train_judge_go_on_counting(tmp_path: Path) -> None:
     noted: list[JudgeUsage] = []
     judging = JudgeProxy("it", ScriptedEngine(lambda _: "Good."), tmp_path)
-    teacher = TrainingJudge(judging, 3, note=noted.append)
+    training_judge = TrainingJudge(judging, 3, note=noted.append)
     question = TrainingJudgeRequest.model_validate({"messages": [{"role": "user", "content": "Well?"}]})
-    teacher.answer_question(question)
-    teacher = TrainingJudge(judging, 3, before=noted[-1])
-    teacher.answer_question(question)
-    teacher.answer_question(question)
+    training_judge.answer_question(question)
+    training_judge = TrainingJudge(judging, 3, before=noted[-1])
+    training_judge.answer_question(question)
+    training_judge.answer_question(question)
     with pytest.raises(QuestionsUsedUp):
-        teacher.answer_question(question)
-    assert teacher.read_usage().questions == 3
+        training_judge.answer_question(question)
+    assert training_judge.read_usage().questions == 3
 
 
 def test_a_tape_goes_on_where_it_was_cut_off(tmp_path: Path) -> None:
@@ -337,16 +337,16 @@ def test_a_harness_says_when_it_was_last_alive_and_refusals_do_not_change_that(t
     path = tmp_path / "lock"
     began = time.time()
     with RunLock(path) as first:
-        assert first.last_beat is None
+        assert first.last_heartbeat is None
         first.start_heartbeat()
         with pytest.raises(UserError, match="A harness is at work"):
             RunLock(path)
     with RunLock(path) as second:
-        assert second.last_beat is not None
-        assert began - 0.01 <= second.last_beat.time <= time.time()
+        assert second.last_heartbeat is not None
+        assert began - 0.01 <= second.last_heartbeat.time <= time.time()
         time.sleep(0.05)
     with RunLock(path) as third:
-        assert third.last_beat == second.last_beat
+        assert third.last_heartbeat == second.last_heartbeat
 
 
 def test_whoever_looks_at_a_run_is_never_in_the_way_of_a_harness(tmp_path: Path) -> None:
@@ -386,7 +386,7 @@ def harness_with_a_stopped_heart(path: Path) -> Iterator[tuple["subprocess.Popen
     """As on a machine on which the heart gets no time; yields the harness and the process of its heart."""
     code = "import sys, time; from pathlib import Path; from agent2rl.record.run_lock import RunLock"
     code += "\nlock = RunLock(Path(sys.argv[1])); lock.start_heartbeat()"
-    code += "\nprint(lock._heart.pid, flush=True); time.sleep(60)"
+    code += "\nprint(lock._heartbeat_process.pid, flush=True); time.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE) as harness:
         assert harness.stdout is not None
         heart = int(harness.stdout.readline())
@@ -422,23 +422,23 @@ def test_whoever_resumes_at_once_waits_until_the_heart_has_noted_the_death(tmp_p
 def test_a_heart_that_stands_still_for_ever_keeps_nobody_from_resuming(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_lock, "LAST_BEAT_SECONDS", 0.2)
+    monkeypatch.setattr(run_lock, "LAST_HEARTBEAT_SECONDS", 0.2)
     path = tmp_path / "lock"
     with harness_with_a_stopped_heart(path) as (harness, _):
         harness.kill()
         harness.wait()
         died = time.monotonic()
         with RunLock(path) as again:
-            assert again.last_beat is not None
-            assert again.last_beat.monotonic is not None
-            assert again.last_beat.monotonic <= died
+            assert again.last_heartbeat is not None
+            assert again.last_heartbeat.monotonic is not None
+            assert again.last_heartbeat.monotonic <= died
             again.start_heartbeat()
 
 
 def _beat(path: Path) -> Heartbeat:
     with RunLock(path) as hold:
-        assert hold.last_beat is not None
-        return hold.last_beat
+        assert hold.last_heartbeat is not None
+        return hold.last_heartbeat
 
 
 def test_used_time_does_not_follow_a_clock_that_somebody_sets(launcher: RunLauncher) -> None:

@@ -18,21 +18,21 @@ T = TypeVar("T")
 
 POINTS = 0.05
 """Two scores that differ by no more than this are equal."""
-SURE = 0.6
+LEAST_CONFIDENCE = 0.6
 """A route with less confidence than this does not contradict a claim."""
 IMPROVED = re.compile(
     r"\b(?:improved|improves|improvement|better than (?:the )?base(?:line)?|beats? (?:the )?base(?:line)?"
     r"|new best|best so far|gained)\b",
     re.IGNORECASE,
 )
-NOT = {
+NEGATIONS = {
     *("no", "not", "never", "without", "any", "hardly", "barely", "if", "could", "should", "would", "might"),
     *("may", "to", "next", "try", "hope", "expect", "failed", "little", "nothing", "neither", "yet", "can"),
     *("loss", "losses", "reward", "rewards", "format", "speed", "kl", "training", "train", "throughput"),
 }
 """Words nearby that turn the phrase into something else than a claim of a better score."""
-NEAR = 4
-"""How many words before the phrase are checked for words in `NOT`."""
+WORDS_BEFORE = 4
+"""How many words before the phrase are checked for words in `NEGATIONS`."""
 JOINED = re.compile(r"\s*(?:\+|→|->|=>|,|;|&|\bthen\b|\band\b|\bfollowed by\b)\s*")
 RL: frozenset[Route] = frozenset({"policy-gradient", "online-rl"})
 ROUTES: dict[str, frozenset[Route]] = {
@@ -157,7 +157,7 @@ def _check_route(
     claim: AttemptClaim, attempt: AttemptFindings, record: _ClaimedRun, where: str
 ) -> Iterator[Disagreement]:
     verdict = attempt.route
-    if verdict is None or verdict.confidence < SURE or "unknown" in verdict.routes:
+    if verdict is None or verdict.confidence < LEAST_CONFIDENCE or "unknown" in verdict.routes:
         return
     said = _parse_route_names(claim.route)
     if said is None:
@@ -222,9 +222,11 @@ def _check_improvement(
 def _find_improvement_words(text: str) -> str | None:
     """Return the words that claim an improvement, unless a word nearby negates them."""
     for match in IMPROVED.finditer(text[:8000]):
-        before = re.findall(r"[\w']+", text[max(0, match.start() - 80) : match.start()].lower())[-NEAR:]
+        before = re.findall(r"[\w']+", text[max(0, match.start() - 80) : match.start()].lower())[
+            -WORDS_BEFORE:
+        ]
         after = re.findall(r"[\w']+", text[match.end() : match.end() + 40].lower())[:2]
-        if not NOT & {*before, *after} and not any(word.endswith("n't") for word in before):
+        if not NEGATIONS & {*before, *after} and not any(word.endswith("n't") for word in before):
             return match[0].lower()
     return None
 

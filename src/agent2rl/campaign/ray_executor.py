@@ -27,7 +27,7 @@ from agent2rl.campaign.jobs import (
     MachineShare,
     find_other_outcome,
 )
-from agent2rl.core.errors import MachineError, WorldError
+from agent2rl.core.errors import ExternalServiceError, MachineError
 from agent2rl.record.files import extract_archive, remove_tree
 from agent2rl.record.paths import RunPaths, claims_folder
 from agent2rl.report import export
@@ -194,14 +194,14 @@ def _unpack_run(pieces: Iterator[bytes], run_id: str, runs: Path) -> None:
 
 
 def _require_reachable(address: str) -> None:
-    """Raise WorldError if nothing listens at the address. Ray itself would try for 15 minutes."""
+    """Raise ExternalServiceError if nothing listens at the address. Ray itself would try for 15 minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not port.isdigit():
         return  # `auto`, or another form that Ray knows
     try:
         socket.create_connection((host, int(port)), ANSWER_SECONDS).close()
     except OSError as error:
-        raise WorldError(
+        raise ExternalServiceError(
             f"No Ray cluster answers at {address}: {error.strerror or error}.", "Start one: ray start --head."
         ) from error
 
@@ -219,7 +219,7 @@ def open_ray_executor(
     try:
         ray.init(address=address, log_to_driver=False, logging_level="ERROR", include_dashboard=False)
     except (ConnectionError, RuntimeError, ValueError) as error:
-        raise WorldError(
+        raise ExternalServiceError(
             f"Ray does not answer: {error}.", "Choose a running cluster: --address HOST:PORT."
         ) from error
     cluster = RayExecutor(ray, resources, parallel, fetch)

@@ -19,7 +19,7 @@ from typing import Any
 from agent2rl.campaign.campaign_file import RunResources
 from agent2rl.campaign.claims_and_sessions import LEASE_SECONDS
 from agent2rl.campaign.jobs import CampaignJob, EndedJob, JobOutcome, JobWorker, MachineShare
-from agent2rl.core.errors import MachineError, WorldError
+from agent2rl.core.errors import ExternalServiceError, MachineError
 
 logger = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ class SlurmExecutor:
                 with executor.batch():
                     sent = [executor.submit(SlurmJob(job.model_dump_json())) for job in members]
             except (subprocess.CalledProcessError, self._submitit.core.utils.FailedJobError) as error:
-                raise WorldError(
+                raise ExternalServiceError(
                     f"sbatch rejected the jobs: {_first_line(error)}", "Check the parameters of --slurm."
                 ) from error
             logger.debug("Submitted %d jobs with a limit of %d minutes", len(members), minutes)

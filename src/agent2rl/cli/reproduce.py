@@ -35,10 +35,10 @@ from agent2rl.core.unix import require_linux
 from agent2rl.record.crash_recovery import read_spec
 from agent2rl.record.paths import RunPaths
 from agent2rl.report.reproductions import build_reproduction_rows, format_step
+from agent2rl.run.foreign_runs import ForeignRun, NamedInputs, open_reproductions_folder
 from agent2rl.run.reproduction import reproduce_submission
 from agent2rl.run.reproduction_plan import ReproductionPlan, ReproductionRequest, plan_reproduction
 from agent2rl.run.settings import read_settings
-from agent2rl.run.strangers_runs import NamedInputs, StrangersRun, open_reproductions_folder
 
 DIRECTORY = click.Path(path_type=Path, file_okay=False, exists=True)
 
@@ -156,8 +156,8 @@ def _reproduce_bundle(
         )
     folder = output or find_reproductions_folder(file)
     with open_reproductions_folder(folder, bundle.paths) as target:
-        stranger = StrangersRun(target, inputs, bundle.unchecked, (file.absolute(), target.root))
-        reproduction = _reproduce(bundle.paths, replace(request, stranger=stranger), dry_run, as_json)
+        foreign_run = ForeignRun(target, inputs, bundle.unchecked, (file.absolute(), target.root))
+        reproduction = _reproduce(bundle.paths, replace(request, foreign_run=foreign_run), dry_run, as_json)
     sys.exit(0 if reproduction.answer == "reproduced" else 1)
 
 
@@ -168,7 +168,7 @@ def _reproduce(paths: RunPaths, request: ReproductionRequest, dry_run: bool, as_
         _print_plan(plan_reproduction(paths, request, settings), as_json)
         sys.exit()
     stop_on_signals(stop)
-    target = request.stranger.target if request.stranger else paths
+    target = request.foreign_run.target if request.foreign_run else paths
     with TerminalProgress(as_json, target.reproductions) as progress:
         reproduction = reproduce_submission(paths, request, settings, progress.handle_event, stop)
     if reproduction is None:

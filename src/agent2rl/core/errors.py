@@ -2,7 +2,7 @@
 
     Agent2RLError
     ├── UserError       the command line, a configuration, a task folder: fix the input
-    ├── WorldError      a hub, a provider, the network: try again or go without it
+    ├── ExternalServiceError      a hub, a provider, the network: try again or go without it
     ├── MachineError    this computer lacks something: bubblewrap, disk, memory
     ├── Refusal         the agent's submission breaks a rule; the agent is told how to fix it
     └── GradingError    a grading child crashed, hung, ran out of memory or sent an invalid result
@@ -39,8 +39,12 @@ class UserError(Agent2RLError):
     """The user's input is wrong."""
 
 
-class WorldError(Agent2RLError):
+class ExternalServiceError(Agent2RLError):
     """A service outside this computer failed."""
+
+
+WorldError = ExternalServiceError
+"""Its earlier name, for plugins that import it."""
 
 
 class MachineError(Agent2RLError):
@@ -78,7 +82,7 @@ class TransientError(Exception):
         self.seconds = seconds
 
 
-class RetriesExhausted(WorldError):
+class RetriesExhausted(ExternalServiceError):
     """A transient failure persisted through all retries."""
 
 

@@ -44,7 +44,7 @@ MIN_WINDOW_SECONDS = 1.0
 """Shortest time window that a page shows."""
 
 
-def of_run(root: str, stamp: str) -> str:
+def render_run(root: str, stamp: str) -> str:
     """Render a run's report as the body of a page."""
     data = _gather_report_data(root, stamp)
     workers.report_step(4, STEP_COUNT, "drawing figures")
@@ -52,7 +52,7 @@ def of_run(root: str, stamp: str) -> str:
     return rendering.extract_report(text)
 
 
-def of_window(root: str, stamp: str, since: str, until: str) -> str:
+def render_time_window(root: str, stamp: str, since: str, until: str) -> str:
     """Render what happened between two moments of the agent's time as the body of a page."""
     data = _gather_report_data(root, stamp)
     workers.report_step(4, STEP_COUNT, "drawing figures")
@@ -81,7 +81,7 @@ def of_window(root: str, stamp: str, since: str, until: str) -> str:
     )
 
 
-def of_trainings(roots: str) -> str:
+def render_trainings(roots: str) -> str:
     """Render the training curves of several runs in one figure; `roots` is a JSON list of run directories."""
     places = json.loads(roots)
     trainings = []
@@ -113,7 +113,7 @@ def _locate_time_axis() -> tuple[float, float]:
     return 0.9 / chart_style.WIDE_INCHES, 1 - chart_style.Margins().right / chart_style.WIDE_INCHES
 
 
-def of_runs(
+def render_leaderboard(
     index: str, runs: str, query: str, tasks: str, protocol: str, contaminated: str, target: str
 ) -> str:
     """Render the report of many runs. Its figures and data go to `target`, and the page links to them.
@@ -133,7 +133,7 @@ def of_runs(
     folder = Path(target)
     workers.report_step(2, 2, f"drawing the figures of {len(run_digests):,} runs")
     text = rendering.extract_main(campaign_page.write(campaign, folder).read_text(encoding="utf-8"))
-    return LINK.sub(rf'href="/made/{folder.name}/\1"', text)
+    return LINK.sub(rf'href="/leaderboard/files/{folder.name}/\1"', text)
 
 
 def _read_cached_trainings(runs: Path, run_id: str) -> Sequence[TrainingCurves]:
@@ -148,7 +148,7 @@ _DRAWING = threading.Lock()
 """matplotlib's style is global to the process."""
 
 
-def courses(runs: Sequence[LiveRunStatus]) -> dict[str, str]:
+def render_score_trajectories(runs: Sequence[LiveRunStatus]) -> dict[str, str]:
     """Draw the submission scores of all runs over time, as wide and narrow SVG."""
     with _DRAWING, mpl.rc_context(STYLE):
         figures = {

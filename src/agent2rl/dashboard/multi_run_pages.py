@@ -114,22 +114,22 @@ def add_multi_run_routes(app: FastAPI, dashboard: Dashboard) -> None:
         standings = [run_status.read_live_status(run_status.find_run(dashboard.runs, name)) for name in names]
         if len(standings) < 2:
             return render_response("compare_none.html.jinja", runs=standings)
-        from agent2rl.dashboard import analysis
+        from agent2rl.dashboard.analysis import render_score_trajectories
 
         return render_response(
             "compare.html.jinja",
             runs=standings,
             differing=list_differing_settings(standings),
             flips=compare_best_answers(standings[0], standings[1]),
-            figures=page_templates.inline_figures(analysis.courses(standings)),
-            made=dashboard.get_training_curves(names),
+            figures=page_templates.inline_figures(render_score_trajectories(standings)),
+            analysis=dashboard.get_training_curves(names),
             trainings_link=rendering.link("/compare/trainings", run=names),
         )
 
     @app.get("/compare/trainings")
     def trainings(run_ids: Annotated[list[str] | None, Query(alias="run")] = None) -> Response:
         names = list(dict.fromkeys(run_ids or ()))[:MOST_RUNS]
-        return render_response("made.jinja", made=dashboard.get_training_curves(names))
+        return render_response("analysis.jinja", analysis=dashboard.get_training_curves(names))
 
     @app.get("/leaderboard")
     def leaderboard(request: Request, protocol: ScoringProtocol = "default") -> Response:
@@ -137,12 +137,12 @@ def add_multi_run_routes(app: FastAPI, dashboard: Dashboard) -> None:
             "leaderboard_live.html.jinja", **_build_leaderboard(request, dashboard, protocol)
         )
 
-    @app.get("/leaderboard/made")
-    def leaderboard_made(request: Request, protocol: ScoringProtocol = "default") -> Response:
-        return render_response("made.jinja", **_build_leaderboard(request, dashboard, protocol))
+    @app.get("/leaderboard/analysis")
+    def leaderboard_analysis(request: Request, protocol: ScoringProtocol = "default") -> Response:
+        return render_response("analysis.jinja", **_build_leaderboard(request, dashboard, protocol))
 
-    @app.get("/made/{stamp}/{rest:path}")
-    def made(stamp: str, rest: str) -> Response:
+    @app.get("/leaderboard/files/{stamp}/{rest:path}")
+    def leaderboard_file(stamp: str, rest: str) -> Response:
         folder = (dashboard.folder / stamp).resolve()
         path = (folder / rest).resolve()
         inside = stamp.isalnum() and path.is_relative_to(folder) and path.suffix in FILES
@@ -187,6 +187,6 @@ def _build_leaderboard(request: Request, dashboard: Dashboard, protocol: Scoring
         "choice": choice,
         "choices": dashboard.index.list_filter_values(),
         "include_contaminated": include_contaminated,
-        "address": rendering.link("/leaderboard/made", **group_by_name(parameters)),
-        "made": dashboard.get_leaderboard(choice, protocol, include_contaminated),
+        "address": rendering.link("/leaderboard/analysis", **group_by_name(parameters)),
+        "analysis": dashboard.get_leaderboard(choice, protocol, include_contaminated),
     }

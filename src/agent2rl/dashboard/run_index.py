@@ -144,7 +144,7 @@ class RunQuery:
 
 
 VERSION = 7
-LOOK_SECONDS = 0.5
+POLL_SECONDS = 0.5
 SHARE = 0.1
 """Largest share of the time spent looking for changes."""
 BATCH = 200
@@ -363,7 +363,7 @@ class RunIndex:
                 self._set_unavailable(f"{type(error).__name__}: {error}")
                 if isinstance(error, sqlite3.Error):
                     self._recreate_if_damaged(error)
-            self._end.wait(max(LOOK_SECONDS, (time.monotonic() - began) / SHARE))
+            self._end.wait(max(POLL_SECONDS, (time.monotonic() - began) / SHARE))
 
     def _recreate_if_damaged(self, error: sqlite3.Error) -> None:
         """Rebuild a damaged or deleted file, but not one that is only busy."""

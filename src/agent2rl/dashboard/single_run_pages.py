@@ -256,27 +256,27 @@ def add_single_run_routes(app: FastAPI, dashboard: Dashboard) -> None:
     @app.get("/runs/{name}")
     def overview(name: str) -> Response:
         return render_response(
-            "run.html.jinja", read_status(name), tab="overview", made=dashboard.get_analysis(name)
+            "run.html.jinja", read_status(name), tab="overview", analysis=dashboard.get_analysis(name)
         )
 
     @app.get("/runs/{name}/now")
     def now(name: str) -> Response:
         return render_response("now.jinja", read_status(name))
 
-    @app.get("/runs/{name}/made")
-    def made(name: str) -> Response:
-        return render_response("made.jinja", made=dashboard.get_analysis(name))
+    @app.get("/runs/{name}/analysis")
+    def overview_analysis(name: str) -> Response:
+        return render_response("analysis.jinja", analysis=dashboard.get_analysis(name))
 
     @app.get("/runs/{name}/timeline")
     def timeline(name: str, since: Moment = 0.0, until: Moment = 0.0) -> Response:
         window = dashboard.get_time_window(name, since, until)
         return render_response(
-            "timeline.html.jinja", read_status(name), tab="timeline", made=window, at=(since, until)
+            "timeline.html.jinja", read_status(name), tab="timeline", analysis=window, at=(since, until)
         )
 
-    @app.get("/runs/{name}/timeline/made")
-    def timeline_made(name: str, since: Moment = 0.0, until: Moment = 0.0) -> Response:
-        return render_response("made.jinja", made=dashboard.get_time_window(name, since, until))
+    @app.get("/runs/{name}/timeline/analysis")
+    def timeline_analysis(name: str, since: Moment = 0.0, until: Moment = 0.0) -> Response:
+        return render_response("analysis.jinja", analysis=dashboard.get_time_window(name, since, until))
 
     @app.get("/runs/{name}/code")
     def its_code(name: str, at: int | None = None, since: int | None = None, file: str = "") -> Response:

@@ -24,8 +24,8 @@ from agent2rl.report.page_signature import read_signed_page
 
 # Server-sent events. One check for changes serves all readers.
 
-LOOK_SECONDS = 0.5
-BEAT_SECONDS = 15.0
+CHECK_SECONDS = 0.5
+HEARTBEAT_SECONDS = 15.0
 """Interval of heartbeats, so that proxies do not close the connection."""
 LONGEST_SECONDS = 3600.0
 
@@ -34,13 +34,13 @@ class WatchedState:
     """Caches a change stamp, which differs whenever the watched thing has changed."""
 
     def __init__(self, stamp: Callable[[], str]) -> None:
-        self._look, self._stamp, self._at = stamp, "", 0.0
+        self._compute_stamp, self._stamp, self._at = stamp, "", 0.0
 
     def read_stamp(self) -> str:
         now = time.monotonic()
-        if now - self._at >= LOOK_SECONDS:
+        if now - self._at >= CHECK_SECONDS:
             self._at = now  # before the check, so that other threads do not check at the same time
-            self._stamp = self._look()
+            self._stamp = self._compute_stamp()
         return self._stamp
 
 
@@ -50,21 +50,25 @@ def stream_changes(watched: WatchedState, request: Request) -> Response:
 
 async def follow_changes(watched: WatchedState, gone: Callable[[], Awaitable[bool]]) -> AsyncIterator[str]:
     """Yield an event for each change until the reader disconnects."""
-    last, beat, deadline = watched.read_stamp(), time.monotonic(), time.monotonic() + LONGEST_SECONDS
+    last, last_heartbeat, deadline = (
+        watched.read_stamp(),
+        time.monotonic(),
+        time.monotonic() + LONGEST_SECONDS,
+    )
     yield f"retry: 2000\ndata: {len(last)}\n\n"
     while time.monotonic() < deadline and not await gone():
         stamp = await asyncio.to_thread(watched.read_stamp)
         if stamp != last:
-            last, beat = stamp, time.monotonic()
+            last, last_heartbeat = stamp, time.monotonic()
             yield "event: changed\ndata: 1\n\n"
-        elif time.monotonic() - beat > BEAT_SECONDS:
-            beat = time.monotonic()
+        elif time.monotonic() - last_heartbeat > HEARTBEAT_SECONDS:
+            last_heartbeat = time.monotonic()
             yield ": heartbeat\n\n"
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(CHECK_SECONDS)
 
 
 MOST_WATCHED = 1000
-MOST_MADE = 8
+MOST_LEADERBOARDS = 8
 """Number of leaderboards whose figures are kept on disk."""
 
 
@@ -75,10 +79,10 @@ class Dashboard:
         self.index = RunIndex(runs, cache, level)
         self._filler = DigestFiller(self.index)
         self.runs, self.token, self._tasks, self._cache_folder = runs, token, tasks, cache
-        self.workshop = AnalysisWorker(cache / "dashboard" / "made")
+        self.analysis_worker = AnalysisWorker(cache / "dashboard" / "made")
         self.folder = cache / "dashboard" / "leaderboards"
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.all_runs = WatchedState(lambda: f"{self.index.version} {self.workshop.version}")
+        self.all_runs = WatchedState(lambda: f"{self.index.version} {self.analysis_worker.version}")
         self._watched: dict[str, WatchedState] = {}
 
     def start(self) -> None:
@@ -88,7 +92,7 @@ class Dashboard:
     def close(self) -> None:
         self._filler.close()
         self.index.close()
-        self.workshop.close()
+        self.analysis_worker.close()
 
     def watch_run(self, name: str) -> WatchedState:
         """Return the change watcher of a run; all readers of the run share it."""
@@ -99,7 +103,7 @@ class Dashboard:
             self._watched[name] = WatchedState(
                 lambda: (
                     f"{run_status.compute_run_stamp(paths)} {run_status.read_file_size(paths.agent_log)} "
-                    f"{self.workshop.version}"
+                    f"{self.analysis_worker.version}"
                 )
             )
         return self._watched[name]
@@ -109,7 +113,7 @@ class Dashboard:
         root, stamp = str(paths.root), run_status.compute_run_stamp(paths)
         lasting = paths.result.exists()
         return _build_template_values(
-            self.workshop.get_or_start(
+            self.analysis_worker.get_or_start(
                 *(f"run {name}", stamp, lasting, _render_run, root, stamp),
                 find_ready=lambda: self._read_report(paths) if lasting else None,
             )
@@ -126,7 +130,7 @@ class Dashboard:
         stamp, key = run_status.compute_run_stamp(paths), f"window {name} {since} {until}"
         arguments = (str(paths.root), stamp, str(since), str(until))
         return _build_template_values(
-            self.workshop.get_or_start(key, stamp, False, _render_time_window, *arguments)
+            self.analysis_worker.get_or_start(key, stamp, False, _render_time_window, *arguments)
         )
 
     def get_training_curves(self, names: Sequence[str]) -> dict[str, Any]:
@@ -137,7 +141,7 @@ class Dashboard:
         roots = json.dumps([str(paths.root) for paths in runs])
         key = f"trainings {' '.join(names)}"
         return _build_template_values(
-            self.workshop.get_or_start(key, stamp, lasting, _render_trainings, roots)
+            self.analysis_worker.get_or_start(key, stamp, lasting, _render_trainings, roots)
         )
 
     def get_leaderboard(
@@ -158,14 +162,14 @@ class Dashboard:
             str(self.folder / stamp),
         )
         key = f"runs {query.text} {protocol} {contaminated}"
-        outcome = self.workshop.get_or_start(key, stamp, False, _render_leaderboard, *arguments)
+        outcome = self.analysis_worker.get_or_start(key, stamp, False, _render_leaderboard, *arguments)
         self._remove_old_leaderboards()
         return _build_template_values(outcome)
 
     def _remove_old_leaderboards(self) -> None:
         with suppress(OSError):  # another server may clear the folder at the same time
             old = sorted(self.folder.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
-            for path in old[MOST_MADE:]:
+            for path in old[MOST_LEADERBOARDS:]:
                 shutil.rmtree(path, ignore_errors=True)
 
 
@@ -174,25 +178,25 @@ class Dashboard:
 def _render_run(*arguments: str) -> str:
     from agent2rl.dashboard import analysis
 
-    return analysis.of_run(*arguments)
+    return analysis.render_run(*arguments)
 
 
 def _render_time_window(*arguments: str) -> str:
     from agent2rl.dashboard import analysis
 
-    return analysis.of_window(*arguments)
+    return analysis.render_time_window(*arguments)
 
 
 def _render_trainings(*arguments: str) -> str:
     from agent2rl.dashboard import analysis
 
-    return analysis.of_trainings(*arguments)
+    return analysis.render_trainings(*arguments)
 
 
 def _render_leaderboard(*arguments: str) -> str:
     from agent2rl.dashboard import analysis
 
-    return analysis.of_runs(*arguments)
+    return analysis.render_leaderboard(*arguments)
 
 
 def _build_template_values(outcome: AnalysisOutcome) -> dict[str, Any]:

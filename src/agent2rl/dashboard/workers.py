@@ -242,7 +242,7 @@ class AnalysisWorker:
 
 # Missing digests: computed one after another in a worker process, because an analysis takes seconds.
 
-LOOK_SECONDS = 0.5
+POLL_SECONDS = 0.5
 
 
 def compute_digest_json(root: str) -> str:
@@ -263,7 +263,7 @@ class DigestFiller:
 
     def _fill_digests(self) -> None:
         pool: ProcessPoolExecutor | None = None
-        while not self._end.wait(LOOK_SECONDS):
+        while not self._end.wait(POLL_SECONDS):
             while (lacking := self._next_lacking_run()) and not self._end.is_set():
                 context = multiprocessing.get_context("spawn")
                 pool = pool or ProcessPoolExecutor(1, context, prepare_worker)

@@ -29,7 +29,7 @@ from typing import Any
 import httpx
 from pydantic import JsonValue, ValidationError
 
-from agent2rl.core.errors import MachineError, UserError, WorldError
+from agent2rl.core.errors import ExternalServiceError, MachineError, UserError
 from agent2rl.core.records import PromptTemplates
 from agent2rl.core.task import Example, Splits
 
@@ -127,7 +127,9 @@ def read_parquet_rows(dataset: str, revision: str, file: str, columns: Sequence[
     try:
         table = parquet.read_table(path, columns=list(columns))
     except Exception as error:  # pyarrow has errors of its own
-        raise WorldError(f"Cannot read {file} of {dataset} from the hub: {error}", NETWORK_HINT) from error
+        raise ExternalServiceError(
+            f"Cannot read {file} of {dataset} from the hub: {error}", NETWORK_HINT
+        ) from error
     return [(f"{dataset}, {file}, row {number}", row) for number, row in enumerate(table.to_pylist())]
 
 
@@ -141,10 +143,10 @@ def download_file(dataset: str, revision: str, file: str) -> Path:
         return Path(hub.hf_hub_download(dataset, file, repo_type="dataset", revision=revision))
     except Exception as error:  # the hub and its HTTP client each have errors of their own
         if type(error).__name__ == "LocalEntryNotFoundError":
-            raise WorldError(
+            raise ExternalServiceError(
                 f"The hub cannot be reached, and its cache does not have {dataset}.", NETWORK_HINT
             ) from error
-        raise WorldError(
+        raise ExternalServiceError(
             f"Cannot download {file} of {dataset} from the hub: {error}", NETWORK_HINT
         ) from error
 

@@ -132,7 +132,7 @@ class LlmReply:
     tokens: TokenCounts = field(default_factory=TokenCounts)
 
     @property
-    def said(self) -> AssistantMessage:
+    def message(self) -> AssistantMessage:
         return AssistantMessage(self.text, self.calls)
 
 

@@ -65,38 +65,48 @@ def find_conversation(
     conversations: Sequence[ScriptedConversation], request: LlmRequest
 ) -> tuple[ScriptedConversation, int] | None:
     """Return the request's conversation and how many of its turns the client has; None if it is new."""
-    calls = {call.id for said in request.turns for call in said.calls}
+    calls = {call.id for turn in request.turns for call in turn.calls}
 
-    def likeness(talk: ScriptedConversation) -> tuple[bool, bool, int]:
-        return bool(calls & talk.calls), talk.first.beginning == request.beginning, talk.number
+    def rate_similarity(conversation: ScriptedConversation) -> tuple[bool, bool, int]:
+        return (
+            bool(calls & conversation.calls),
+            conversation.first.beginning == request.beginning,
+            conversation.number,
+        )
 
-    for talk in sorted(conversations, key=likeness, reverse=True):
-        if (turns_heard := _count_heard_turns(talk, request)) is not None:
-            return talk, turns_heard
+    for conversation in sorted(conversations, key=rate_similarity, reverse=True):
+        if (turns_received := _count_received_turns(conversation, request)) is not None:
+            return conversation, turns_received
     return None
 
 
-def _count_heard_turns(talk: ScriptedConversation, request: LlmRequest) -> int | None:
+def _count_received_turns(conversation: ScriptedConversation, request: LlmRequest) -> int | None:
     """Count the turns that the client has; None if it is another conversation."""
     if request.after:
-        return next((n for n, turn in enumerate(talk.turns, 1) if turn.reply.id == request.after), None)
+        return next(
+            (n for n, turn in enumerate(conversation.turns, 1) if turn.reply.id == request.after), None
+        )
     for place in range(len(request.turns), 0, -1):
-        turns_heard = _match_turn(talk, request.turns[place - 1], place)
-        if turns_heard is not None:
-            return turns_heard
-    again = len(talk.turns) <= 1 and talk.first.beginning == request.beginning
-    return 0 if again and len(talk.first.turns) == len(request.turns) else None
+        turns_received = _match_turn(conversation, request.turns[place - 1], place)
+        if turns_received is not None:
+            return turns_received
+    again = len(conversation.turns) <= 1 and conversation.first.beginning == request.beginning
+    return 0 if again and len(conversation.first.turns) == len(request.turns) else None
 
 
-def _match_turn(talk: ScriptedConversation, said: AssistantMessage, place: int) -> int | None:
+def _match_turn(conversation: ScriptedConversation, message: AssistantMessage, place: int) -> int | None:
     """Return the number of turns up to this one, which is number `place` in the request."""
-    replies = [(number, turn.reply) for number, turn in enumerate(talk.turns, 1)]
-    calls = {call.id for call in said.calls}
+    replies = [(number, turn.reply) for number, turn in enumerate(conversation.turns, 1)]
+    calls = {call.id for call in message.calls}
     same = [number for number, reply in replies if calls & {call.id for call in reply.calls}]
-    same = same or [number for number, reply in replies if reply.said.digest == said.digest]
+    same = same or [number for number, reply in replies if reply.message.digest == message.digest]
     if same:
         return min(same, key=lambda number: (abs(number - place), -number))
-    begun = [n for n, reply in replies if said.text and not said.calls and reply.text.startswith(said.text)]
+    begun = [
+        n
+        for n, reply in replies
+        if message.text and not message.calls and reply.text.startswith(message.text)
+    ]
     return begun[-1] - 1 if begun else None
 
 
@@ -148,33 +158,37 @@ class ScriptPlayer:
         self._sides = 0
 
     def answer_request(self, request: LlmRequest) -> PlannedReply:
-        manner = detect_agent_tools(request)
-        if request.most_tokens == 1 or (manner is None and self._script.audience == "agents"):
+        agent_tools = detect_agent_tools(request)
+        if request.most_tokens == 1 or (agent_tools is None and self._script.audience == "agents"):
             return self._answer_side_request(request)
-        talk, turns_heard = find_conversation(self._conversations, request) or (
+        conversation, turns_received = find_conversation(self._conversations, request) or (
             self._begin_conversation(request),
             0,
         )
-        if turns_heard == len(talk.turns):
-            self._append_next_turn(talk, request, manner)
-        turn = talk.turns[turns_heard]
+        if turns_received == len(conversation.turns):
+            self._append_next_turn(conversation, request, agent_tools)
+        turn = conversation.turns[turns_received]
         turn.attempts += 1
-        return self._plan_attempt(talk, turn, request, manner)
+        return self._plan_attempt(conversation, turn, request, agent_tools)
 
     def list_states(self) -> list[ConversationState]:
-        return [self._describe_conversation(talk) for talk in self._conversations if talk.turns]
+        return [
+            self._describe_conversation(conversation)
+            for conversation in self._conversations
+            if conversation.turns
+        ]
 
-    def _describe_conversation(self, talk: ScriptedConversation) -> ConversationState:
-        at = talk.turns[-1].step
+    def _describe_conversation(self, conversation: ScriptedConversation) -> ConversationState:
+        at = conversation.turns[-1].step
         step = SCRIPT_OVER_STEP if at is None else self._script.step[at]
         return ConversationState(
-            conversation=talk.number,
-            wire=talk.first.wire,
-            model=talk.first.model,
-            turns=len(talk.turns),
+            conversation=conversation.number,
+            wire=conversation.first.wire,
+            model=conversation.first.model,
+            turns=len(conversation.turns),
             step=None if at is None else at + 1,
             label=step.label,
-            captured=dict(talk.captured),
+            captured=dict(conversation.captured),
             ended=step.end is not None,
         )
 
@@ -187,44 +201,61 @@ class ScriptPlayer:
     def _begin_conversation(self, request: LlmRequest) -> ScriptedConversation:
         if request.after:
             raise ScriptFault(f"There is no answer {request.after!r} to go on from.")
-        talk = ScriptedConversation(len(self._conversations) + 1, request)
+        conversation = ScriptedConversation(len(self._conversations) + 1, request)
         if self._conversations and self._script.sessions == "joined":
             last = self._conversations[-1]
-            talk.start, talk.captured = self._find_following_step(last, request), dict(last.captured)
-        self._conversations.append(talk)
-        return talk
+            conversation.start, conversation.captured = (
+                self._find_following_step(last, request),
+                dict(last.captured),
+            )
+        self._conversations.append(conversation)
+        return conversation
 
     def _append_next_turn(
-        self, talk: ScriptedConversation, request: LlmRequest, manner: AgentTools | None
+        self, conversation: ScriptedConversation, request: LlmRequest, agent_tools: AgentTools | None
     ) -> None:
-        if not (talk.turns and talk.turns[-1].waits):
-            talk.results.clear()
-        talk.results.append(request.result)
-        if talk.turns and manner and (call := manner.build_poll_call(request.result)):
-            reply = step_replies.build_poll_reply(call, talk.next_name, request.wire, self._script.usage)
-            talk.turns.append(ScriptedTurn(talk.turns[-1].step, reply, waits=True))
+        if not (conversation.turns and conversation.turns[-1].waits):
+            conversation.results.clear()
+        conversation.results.append(request.result)
+        if conversation.turns and agent_tools and (call := agent_tools.build_poll_call(request.result)):
+            reply = step_replies.build_poll_reply(
+                call, conversation.next_name, request.wire, self._script.usage
+            )
+            conversation.turns.append(ScriptedTurn(conversation.turns[-1].step, reply, waits=True))
             return
-        at = self._find_following_step(talk, request) if talk.turns else talk.start
-        self._append_turn(talk, self._find_playable_step(talk, at, request), request, manner)
+        at = self._find_following_step(conversation, request) if conversation.turns else conversation.start
+        self._append_turn(
+            conversation, self._find_playable_step(conversation, at, request), request, agent_tools
+        )
 
     def _append_turn(
-        self, talk: ScriptedConversation, at: int | None, request: LlmRequest, manner: AgentTools | None
+        self,
+        conversation: ScriptedConversation,
+        at: int | None,
+        request: LlmRequest,
+        agent_tools: AgentTools | None,
     ) -> None:
         """Append the next turn at a step; None: the script is over."""
         step = SCRIPT_OVER_STEP if at is None else self._script.step[at]
         tokens = step.usage or self._script.usage
-        reply = step_replies.build_reply(step, talk.next_name, request.wire, manner, talk.captured, tokens)
-        talk.turns.append(ScriptedTurn(at, reply))
+        reply = step_replies.build_reply(
+            step, conversation.next_name, request.wire, agent_tools, conversation.captured, tokens
+        )
+        conversation.turns.append(ScriptedTurn(at, reply))
 
-    def _find_following_step(self, talk: ScriptedConversation, request: LlmRequest) -> int | None:
-        at = talk.turns[-1].step
+    def _find_following_step(self, conversation: ScriptedConversation, request: LlmRequest) -> int | None:
+        at = conversation.turns[-1].step
         if at is None:
             return None
         step = self._script.step[at]
-        talk.plays[at] += 1
-        if step.until and not _match_patterns(talk, step.until, request) and talk.plays[at] < step.most:
+        conversation.plays[at] += 1
+        if (
+            step.until
+            and not _match_patterns(conversation, step.until, request)
+            and conversation.plays[at] < step.most
+        ):
             return at
-        talk.plays[at] = 0
+        conversation.plays[at] = 0
         return self._find_next_step(at)
 
     def _find_next_step(self, at: int) -> int:
@@ -232,7 +263,7 @@ class ScriptPlayer:
         return self._script.find_step(label) if label else at + 1
 
     def _find_playable_step(
-        self, talk: ScriptedConversation, at: int | None, request: LlmRequest
+        self, conversation: ScriptedConversation, at: int | None, request: LlmRequest
     ) -> int | None:
         """Return the first step from there on that can be played; None: the script is over."""
         passed = set[int]()
@@ -241,7 +272,7 @@ class ScriptPlayer:
             if at in passed:
                 raise ScriptFault(f"The script goes round at step {at + 1} without an answer.")
             passed.add(at)
-            if step.when and not _match_patterns(talk, step.when, request):
+            if step.when and not _match_patterns(conversation, step.when, request):
                 at = self._script.find_step(step.otherwise) if step.otherwise else at + 1
             elif step.speaks or step.fails:
                 return at
@@ -250,7 +281,11 @@ class ScriptPlayer:
         return None
 
     def _plan_attempt(
-        self, talk: ScriptedConversation, turn: ScriptedTurn, request: LlmRequest, manner: AgentTools | None
+        self,
+        conversation: ScriptedConversation,
+        turn: ScriptedTurn,
+        request: LlmRequest,
+        agent_tools: AgentTools | None,
     ) -> PlannedReply:
         """Plan the step's errors first, then its answer; after a step that only fails comes the next."""
         while turn.step is not None and not turn.waits:
@@ -260,25 +295,27 @@ class ScriptPlayer:
             cuts = hangs + _resolve_times(step.cut)
             if step.fail and turn.attempts <= fails:
                 return self._build_planned_reply(
-                    talk,
+                    conversation,
                     turn,
                     step_replies.build_provider_error(step.fail),
                     "midway" if step.fail.midway else None,
                 )
             if turn.attempts <= hangs:
-                return self._build_planned_reply(talk, turn, fault="hang")
+                return self._build_planned_reply(conversation, turn, fault="hang")
             if step.speaks:
-                return self._build_planned_reply(talk, turn, fault="cut" if turn.attempts <= cuts else None)
-            at = self._find_playable_step(talk, self._find_next_step(turn.step), request)
-            talk.turns.pop()
-            self._append_turn(talk, at, request, manner)
-            turn = talk.turns[-1]
+                return self._build_planned_reply(
+                    conversation, turn, fault="cut" if turn.attempts <= cuts else None
+                )
+            at = self._find_playable_step(conversation, self._find_next_step(turn.step), request)
+            conversation.turns.pop()
+            self._append_turn(conversation, at, request, agent_tools)
+            turn = conversation.turns[-1]
             turn.attempts = 1
-        return self._build_planned_reply(talk, turn)
+        return self._build_planned_reply(conversation, turn)
 
     def _build_planned_reply(
         self,
-        talk: ScriptedConversation,
+        conversation: ScriptedConversation,
         turn: ScriptedTurn,
         trouble: ProviderError | None = None,
         fault: Fault | None = None,
@@ -287,7 +324,7 @@ class ScriptPlayer:
         return PlannedReply(
             kind="main",
             reply=turn.reply,
-            conversation=talk.number,
+            conversation=conversation.number,
             step=None if turn.step is None else turn.step + 1,
             label=step.label,
             attempt=turn.attempts,
@@ -298,15 +335,15 @@ class ScriptPlayer:
         )
 
 
-def _match_patterns(talk: ScriptedConversation, when: StepCondition, request: LlmRequest) -> bool:
+def _match_patterns(conversation: ScriptedConversation, when: StepCondition, request: LlmRequest) -> bool:
     """Check whether all patterns match, and store their captured groups."""
-    searches = ((when.result, "\n".join(talk.results)), (when.user, request.user))
+    searches = ((when.result, "\n".join(conversation.results)), (when.user, request.user))
     matches = [pattern.search(text) for pattern, text in searches if pattern]
     for match in matches:
         if match is None:
             return False
     for match in filter(None, matches):
-        talk.captured.update({name: value or "" for name, value in match.groupdict().items()})
+        conversation.captured.update({name: value or "" for name, value in match.groupdict().items()})
     return True
 
 

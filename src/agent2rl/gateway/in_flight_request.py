@@ -274,7 +274,7 @@ class InFlightRequest:
         if not (self.wire and self.went_up and incomplete and (self.begun or self.outcome == "abandoned")):
             return None
         input_tokens = 0 if reported and reported.input else len(self.sent) // BYTES_PER_TOKEN
-        output_tokens = (self.count.said if self.count else 0) // BYTES_PER_TOKEN
+        output_tokens = (self.count.answer_characters if self.count else 0) // BYTES_PER_TOKEN
         uncounted = max(0, output_tokens - (reported.output if reported else 0))
         guessed = TokenCounts(input=input_tokens, output=uncounted)
         return guessed if guessed.total else None

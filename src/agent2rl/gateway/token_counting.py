@@ -106,7 +106,7 @@ class TokenCounter:
         """Whether the answer is complete."""
         self.error = ""
         """Error that the provider reported in the middle of an answer."""
-        self.said = 0
+        self.answer_characters = 0
         """Characters of the answer's texts."""
         self._wire = wire
         self._events = EventStreamParser() if streams else None
@@ -133,7 +133,7 @@ class TokenCounter:
                 self._read_event(event)
             return rest
         body = _parse_object(b"".join(self._body)) if self._size <= BODY_BYTES else {}
-        self.said = self._size
+        self.answer_characters = self._size
         self.ended = bool(body)
         self._read_usage(body)
         return []
@@ -143,7 +143,7 @@ class TokenCounter:
             self.ended = True
         elif event.data:
             payload = _parse_object(event.data)
-            self.said += _count_new_characters(payload)
+            self.answer_characters += _count_new_characters(payload)
             self.ended = self.ended or _is_final_event(self._wire, payload)
             self._read_usage(payload)
 

@@ -22,14 +22,14 @@ from agent2rl.core.grading_records import Interval, Lineage, Submission, Verdict
 from agent2rl.core.records import Clock, Record
 from agent2rl.grading.rollout_meter import (
     EpisodeReport,
-    Forged,
-    OutOfOrder,
+    ForgedReport,
+    ReportOutOfOrder,
     RolloutMeter,
     RolloutReport,
-    TooMany,
+    TooManyReports,
 )
 from agent2rl.grading.scores_file import describe_score
-from agent2rl.grading.service import Busy, Closed, GradingService, UnknownGpu
+from agent2rl.grading.service import GradingService, QueueFull, SubmissionsClosed, UnknownGpu
 
 COUNTED_TIME: dict[Clock, list[str]] = {"all": ["agent", "queue", "grading"], "training": ["agent"]}
 """What counts as used time on each clock."""
@@ -38,12 +38,12 @@ POLL_SECONDS = 0.05
 SHORT_MESSAGE = 200
 STATUS = {
     UnknownGpu: 400,
-    Closed: 403,
-    Forged: 403,
-    OutOfOrder: 409,
+    SubmissionsClosed: 403,
+    ForgedReport: 403,
+    ReportOutOfOrder: 409,
     Refusal: 422,
-    Busy: 429,
-    TooMany: 429,
+    QueueFull: 429,
+    TooManyReports: 429,
 }
 
 

@@ -26,7 +26,7 @@ from fastapi.responses import JSONResponse
 from pydantic import Field, ValidationError
 
 from agent2rl.core.engine import ChatMessage, Engine, LogprobsEngine, Sampling, ScoringEngine
-from agent2rl.core.errors import Agent2RLError, RetriesExhausted, WorldError
+from agent2rl.core.errors import Agent2RLError, ExternalServiceError, RetriesExhausted
 from agent2rl.core.llm import LlmUsage
 from agent2rl.core.records import Record
 from agent2rl.environments.search.backends import (
@@ -82,7 +82,7 @@ class SearchProxy:
 
     def open(self, id: str) -> PageReply:  # noqa: A002
         if id not in self._found:
-            raise WorldError("No search has found this page.")
+            raise ExternalServiceError("No search has found this page.")
         if id not in self._opened:
             self._opened[id] = PageReply(page=self.backend.open(id)[:PAGE_CHARACTERS])
         return self._opened[id]
@@ -115,7 +115,7 @@ class JudgeProxy:
             said = self._ask_with_retries(question)
         except Exception as error:
             _log.warning("The judge did not answer: %s", error)
-            raise WorldError(JUDGE_SILENT) from None
+            raise ExternalServiceError(JUDGE_SILENT) from None
         with self._lock:
             self._said[path] = said
         return said
@@ -126,7 +126,7 @@ class JudgeProxy:
             try:
                 with self._turn if self.one_by_one else nullcontext():
                     return ask_engine(self.engine, question)
-            except WorldError as error:
+            except ExternalServiceError as error:
                 if isinstance(error, RetriesExhausted) or not attempts_left:
                     raise
         raise AssertionError("the last attempt returns or raises")

@@ -239,15 +239,15 @@ class EpisodeReport(Record):
     three are the counts of this report, in hexadecimal."""
 
 
-class Forged(Agent2RLError):
+class ForgedReport(Agent2RLError):
     """A report with a wrong signature."""
 
 
-class OutOfOrder(Agent2RLError):
+class ReportOutOfOrder(Agent2RLError):
     """A report that was already counted, or is not the next one."""
 
 
-class TooMany(Agent2RLError):
+class TooManyReports(Agent2RLError):
     """More reports than one run may send."""
 
 
@@ -311,16 +311,18 @@ class RolloutMeter:
         counts = report.model_dump(include=set(COUNT_NAMES))
         right = sign_report(self.key, report.reporter, report.sequence, counts)
         if not hmac.compare_digest(right.encode(), report.signature.encode()):
-            raise Forged("The signature does not match the report.", "Sign with the key in $ROLLOUT_KEY.")
+            raise ForgedReport(
+                "The signature does not match the report.", "Sign with the key in $ROLLOUT_KEY."
+            )
         with self._lock:
             last, sum_so_far = self._claimed.get(report.reporter, (0, RolloutCounts()))
             if report.sequence != last + 1:
-                raise OutOfOrder(
+                raise ReportOutOfOrder(
                     f"Report {report.sequence} is not counted. The next number is {last + 1}.",
                     "Send each report once, in order.",
                 )
             if self._reports >= REPORTS or (last == 0 and len(self._claimed) >= REPORTERS):
-                raise TooMany("This run has sent too many reports.", "Report less often.")
+                raise TooManyReports("This run has sent too many reports.", "Report less often.")
             mine = sum_so_far + RolloutCounts(**counts)
             self._refuse_impossible_counts(mine)
             self._claimed[report.reporter] = (report.sequence, mine)
@@ -352,11 +354,13 @@ class RolloutMeter:
         traces = [EpisodeTrace(one.game, one.actions, one.reward, one.won) for one in report.episodes]
         right = sign_episodes(self.key, report.reporter, report.sequence, traces)
         if not hmac.compare_digest(right.encode(), report.signature.encode()):
-            raise Forged("The signature does not match the report.", "Sign with the key in $ROLLOUT_KEY.")
+            raise ForgedReport(
+                "The signature does not match the report.", "Sign with the key in $ROLLOUT_KEY."
+            )
         with self._lock:
             last, sum_so_far = self._proving.get(report.reporter, (0, RolloutCounts()))
             if report.sequence != last + 1:
-                raise OutOfOrder(
+                raise ReportOutOfOrder(
                     f"Report {report.sequence} of episodes is not counted. The next number is {last + 1}.",
                     "Send each report once, in order.",
                 )
@@ -368,7 +372,9 @@ class RolloutMeter:
                     "These episodes are not counted yet.", "Report their counts to /rollouts first."
                 )
             if self._replays is not None and not self._replays.add_episodes(traces):
-                raise TooMany("Too many episodes wait to be replayed.", "Send this report again later.")
+                raise TooManyReports(
+                    "Too many episodes wait to be replayed.", "Send this report again later."
+                )
             self._proving[report.reporter] = (report.sequence, mine)
             self._proving_total = proving
 

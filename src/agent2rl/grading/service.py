@@ -70,11 +70,11 @@ WAITING = 64
 """Submissions that may wait for their grading at once."""
 
 
-class Closed(Agent2RLError):
+class SubmissionsClosed(Agent2RLError):
     """The service accepts no more submissions."""
 
 
-class Busy(Agent2RLError):
+class QueueFull(Agent2RLError):
     """Too many submissions are waiting."""
 
 
@@ -160,10 +160,8 @@ class GradingService:
         logger.debug(
             "submission %d: frozen in %.2f s, on %s", submission.id, seconds, submission.gpu or "cpu"
         )
-        submission = Submission.model_validate(
-            {**submission.model_dump(), "freeze_seconds": seconds, **freeze.fields}
-        )
-        self._recorder.record_submission(submission, freeze.manifest if submission.kept else None)
+        submission = freeze.accept(submission, seconds)
+        self._recorder.record_submission(submission, freeze.manifest)
         self._on_accept(submission.id)
         if submission.verdict:
             self._recorder.record_verdict(submission)
@@ -271,12 +269,12 @@ class GradingService:
 
     def _refuse_when_closed(self) -> None:
         if not self._open or self.remaining_seconds() <= 0:
-            raise Closed("The time is over: no more submissions are accepted.")
+            raise SubmissionsClosed("The time is over: no more submissions are accepted.")
         max_submissions = min(self.budget.submissions or MOST_SUBMISSIONS, MOST_SUBMISSIONS)
         if len(self._submissions) >= max_submissions:
-            raise Closed(f"All {max_submissions} submissions of the budget are used up.")
+            raise SubmissionsClosed(f"All {max_submissions} submissions of the budget are used up.")
         if sum(s.verdict is None for s in self._submissions.values()) >= WAITING:
-            raise Busy(
+            raise QueueFull(
                 f"{WAITING} submissions are already waiting.", "Wait for their verdicts, then submit again."
             )
 

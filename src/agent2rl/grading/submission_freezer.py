@@ -2,11 +2,11 @@
 
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path, PurePosixPath
 
 from agent2rl.core.errors import Agent2RLError, Refusal
-from agent2rl.core.grading_records import Manifest, Submission
+from agent2rl.core.grading_records import Manifest, Submission, Verdict
 from agent2rl.core.units import format_size
 from agent2rl.grading.freeze import (
     DELETE_HINT,
@@ -32,10 +32,20 @@ MOST_NAMES = 20
 
 @dataclass(frozen=True)
 class FreezeOutcome:
-    """The manifest of the copy, if there is one, and the fields to set in the submission."""
+    """What freezing adds to a submission: a verdict if it was refused, else the hash of its content."""
 
-    manifest: Manifest | None
-    fields: dict[str, object]
+    verdict: Verdict | None = None
+    message: str = ""
+    content_sha256: str | None = None
+    left_out: tuple[str, ...] = ()
+    kept: bool = False
+    manifest: Manifest | None = None
+    """Of the frozen copy; None if nothing was copied."""
+
+    def accept(self, submission: Submission, freeze_seconds: float) -> Submission:
+        """Return the submission with these fields."""
+        own = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "manifest"}
+        return Submission.model_validate({**submission.model_dump(), **own, "freeze_seconds": freeze_seconds})
 
 
 class SubmissionFreezer:
@@ -58,15 +68,19 @@ class SubmissionFreezer:
         try:
             relative = self._resolve_path(submission.path)
             if relative == self._graded.base_seen_at:
-                return FreezeOutcome(None, {"content_sha256": self._graded.base.manifest.sha256})
+                return FreezeOutcome(content_sha256=self._graded.base.manifest.sha256)
             frozen = self._freeze_submission(submission.id, relative)
         except Refusal as refusal:
-            return FreezeOutcome(None, {"verdict": "rejected", "message": shorten_error(refusal)})
+            return FreezeOutcome("rejected", shorten_error(refusal))
         except (Agent2RLError, OSError) as error:
             self._record_fault("freezing")
-            return FreezeOutcome(None, {"verdict": "failed", "message": FAULT.format(type(error).__name__)})
-        digest, left_out = frozen.manifest.sha256, _shorten_names(frozen.left_out)
-        return FreezeOutcome(frozen.manifest, {"content_sha256": digest, "left_out": left_out, "kept": True})
+            return FreezeOutcome("failed", FAULT.format(type(error).__name__))
+        return FreezeOutcome(
+            content_sha256=frozen.manifest.sha256,
+            left_out=_shorten_names(frozen.left_out),
+            kept=True,
+            manifest=frozen.manifest,
+        )
 
     def _freeze_submission(self, number: int, relative: PurePosixPath) -> FrozenSubmission:
         limits = FreezeLimits(bytes=2 * self._graded.base.bytes + ROOM_BYTES, spare_bytes=SPARE_BYTES)

@@ -107,7 +107,7 @@ class TrainingJudge:
                 self._counts[name] += number
 
 
-def create_training_judge_app(teacher: TrainingJudge) -> FastAPI:
+def create_training_judge_app(judge: TrainingJudge) -> FastAPI:
     app = FastAPI(openapi_url=None)
     app.add_middleware(BodyLimit, most=BODY_BYTES, hint="Send a shorter request.")
 
@@ -118,7 +118,7 @@ def create_training_judge_app(teacher: TrainingJudge) -> FastAPI:
     @app.post("/v1/chat/completions")
     def chat(request: TrainingJudgeRequest) -> JSONResponse:
         try:
-            return JSONResponse(teacher.answer_question(request))
+            return JSONResponse(judge.answer_question(request))
         except QuestionsUsedUp as error:
             return JSONResponse({"error": {"message": error.message}}, status_code=429)
         except Agent2RLError as error:

@@ -1,7 +1,7 @@
 """Client of the grading proxy, which gives a grading child searches, pages and a judge.
 
 The child has neither network nor API keys. The harness serves a proxy for it on a unix socket, in
-a directory that the child sees. A request that fails raises a `WorldError` with the reason.
+a directory that the child sees. A request that fails raises a `ExternalServiceError` with the reason.
 """
 
 import os
@@ -12,7 +12,7 @@ from typing import Any, Literal
 import httpx
 from pydantic import Field
 
-from agent2rl.core.errors import WorldError
+from agent2rl.core.errors import ExternalServiceError
 from agent2rl.core.records import Record
 
 MOUNT_NAME = "desk"
@@ -62,7 +62,7 @@ class JudgeReply(Record):
     """The probability of each choice for which the judge reports one; None if unknown."""
 
 
-class ProxyError(WorldError):
+class ProxyError(ExternalServiceError):
     """A request to the proxy failed. `kind` is the type of failure."""
 
     def __init__(self, message: str, kind: str = "") -> None:

@@ -49,7 +49,7 @@ from agent2rl.record.files import (
     sync_directory,
     write_record,
 )
-from agent2rl.record.heartbeat import BEAT_SECONDS
+from agent2rl.record.heartbeat import HEARTBEAT_SECONDS
 from agent2rl.record.paths import RunPaths, SubmissionPaths
 from agent2rl.record.reader import read_events, read_results, read_usage
 from agent2rl.record.revisions import Revision
@@ -154,12 +154,12 @@ class ResumeState:
 
 
 def read_resume_state(
-    paths: RunPaths, entries: Sequence[LedgerEntry], last_beat: Heartbeat | None
+    paths: RunPaths, entries: Sequence[LedgerEntry], last_heartbeat: Heartbeat | None
 ) -> ResumeState:
     """Read the state from an intact ledger; other unreadable parts of the record are skipped."""
     events = read_events(paths, [])
     noted = max([entry.time for entry in entries[-1:]] + [event.time for event in events[-1:]], default=0.0)
-    last_alive = max(last_beat.time if last_beat else 0.0, noted)
+    last_alive = max(last_heartbeat.time if last_heartbeat else 0.0, noted)
     of: defaultdict[str, list[Data]] = defaultdict(list)
     for entry in entries:
         of[entry.kind].append(entry.data)
@@ -168,7 +168,7 @@ def read_resume_state(
         for kind in ("submitted", "graded", "dropped")
         for one in of[kind]
     ]
-    used = _sum_used_time(entries, noted, last_beat)
+    used = _sum_used_time(entries, noted, last_heartbeat)
     return ResumeState(
         opened_at=entries[0].time if entries else None,
         resumed=len(of["resumed"]),
@@ -267,7 +267,7 @@ def _measure_lifetime(started: LedgerEntry, noted: float, beat: Heartbeat | None
     began = started.data.get("monotonic")
     if not (beat and beat.monotonic and isinstance(began, float) and beat.monotonic >= began):
         return max(0.0, noted - started.time, beat.time - started.time if beat else 0.0)
-    return beat.monotonic - began + min(max(0.0, noted - beat.time), BEAT_SECONDS)
+    return beat.monotonic - began + min(max(0.0, noted - beat.time), HEARTBEAT_SECONDS)
 
 
 def _parse_contamination(summary: Data) -> ContaminationSummary:

@@ -18,7 +18,7 @@ import sys
 import time
 from contextlib import suppress
 
-BEAT_SECONDS = 1.0
+HEARTBEAT_SECONDS = 1.0
 
 
 def format_heartbeat() -> bytes:
@@ -33,7 +33,7 @@ def main(file: int) -> None:
     while not closed_pipe and os.getppid() == parent:
         with suppress(OSError):  # a full disk costs precision, not the run
             os.pwrite(file, format_heartbeat(), 0)
-        closed_pipe = select.select([0], [], [], BEAT_SECONDS)[0]
+        closed_pipe = select.select([0], [], [], HEARTBEAT_SECONDS)[0]
     if closed_pipe:
         os.pwrite(file, format_heartbeat(), 0)
 

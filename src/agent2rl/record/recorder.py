@@ -85,12 +85,12 @@ class Recorder:
     @classmethod
     def open(cls, paths: RunPaths, notify: Notify, hold: RunLock) -> Self:
         """Open the record of a crashed harness after repairing it."""
-        entries, mended = repair_line_files(paths)
+        entries, repairs = repair_line_files(paths)
         spec = read_spec(paths)
         if entries and entries[0].data["spec_sha256"] != sha256_file(paths.spec):
             raise UserError(f"{paths.spec} was changed: the ledger has another hash.", "Restore it.")
-        resume_state = read_resume_state(paths, entries, hold.last_beat)
-        mended = (*mended, *repair_files(paths, resume_state))
+        resume_state = read_resume_state(paths, entries, hold.last_heartbeat)
+        repairs = (*repairs, *repair_files(paths, resume_state))
         dead = max(0.0, time.time() - resume_state.last_alive) if resume_state.last_alive else 0.0
         resume_state = replace(
             resume_state, resumed=resume_state.resumed + 1, dead_seconds=resume_state.dead_seconds + dead
@@ -106,7 +106,7 @@ class Recorder:
             gpu_seconds=resume_state.gpu_seconds,
             dead_seconds=dead,
             ungraded=len(resume_state.submissions) - len(resume_state.graded),
-            mended=list(mended),
+            mended=list(repairs),
         )
         hold.start_heartbeat()
         return recorder

@@ -23,13 +23,13 @@ from agent2rl.core.errors import MachineError, UserError
 from agent2rl.core.unix import O_CLOEXEC, O_NONBLOCK, fcntl
 from agent2rl.record import heartbeat
 from agent2rl.record.files import require_no_link
-from agent2rl.record.heartbeat import BEAT_SECONDS
+from agent2rl.record.heartbeat import HEARTBEAT_SECONDS
 
 FLOCK_FORMAT = "hhqqi0q"
 """The kernel's struct flock: type, whence, start, length, process."""
-HARNESS_BYTE, HEART_BYTE = 0, 1
+HARNESS_LOCK_BYTE, HEARTBEAT_LOCK_BYTE = 0, 1
 DIE_SECONDS = 5.0
-LAST_BEAT_SECONDS = 30.0
+LAST_HEARTBEAT_SECONDS = 30.0
 """How long to wait until the heartbeat process of a dead harness has noted the death."""
 POLL_SECONDS = 0.01
 HEARTBEAT_BYTES = 100
@@ -58,23 +58,23 @@ class RunLock:
             ) from error
         self._released = threading.Event()
         self._thread: threading.Thread | None = None
-        self._heart: subprocess.Popen[bytes] | None = None
+        self._heartbeat_process: subprocess.Popen[bytes] | None = None
         try:
-            fcntl.fcntl(self._file, fcntl.F_OFD_SETLK, _pack_flock(HARNESS_BYTE))
+            fcntl.fcntl(self._file, fcntl.F_OFD_SETLK, _pack_flock(HARNESS_LOCK_BYTE))
         except BlockingIOError:
             os.close(self._file)
             raise UserError(
                 f"A harness is at work on {path.parent.name}.", "`agent2rl show` says how far it is."
             ) from None
-        self.last_beat = self._read_last_beat()
+        self.last_heartbeat = self._read_last_heartbeat()
         """When the previous harness was last alive; None if unknown."""
 
     def start_heartbeat(self) -> None:
         """Start recording this harness's heartbeat."""
         os.pwrite(self._file, heartbeat.format_heartbeat(), 0)
         with suppress(OSError):
-            self._heart = self._start_heart()
-        self._thread = threading.Thread(target=self._beat, name="heart", daemon=True)
+            self._heartbeat_process = self._start_heartbeat_process()
+        self._thread = threading.Thread(target=self._record_heartbeats, name="heartbeat", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
@@ -83,9 +83,9 @@ class RunLock:
         self._released.set()
         if self._thread:
             self._thread.join()
-        if self._heart:
+        if self._heartbeat_process:
             with suppress(OSError, subprocess.TimeoutExpired):
-                self._heart.communicate(timeout=DIE_SECONDS)
+                self._heartbeat_process.communicate(timeout=DIE_SECONDS)
         os.close(self._file)
 
     def __enter__(self) -> Self:
@@ -94,34 +94,34 @@ class RunLock:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _start_heart(self) -> subprocess.Popen[bytes]:
+    def _start_heartbeat_process(self) -> subprocess.Popen[bytes]:
         """Start the heartbeat process. It inherits its lock, so it holds it before it runs."""
         file = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
         try:
-            with suppress(OSError):  # a heart that stands still still holds it
-                fcntl.fcntl(file, fcntl.F_OFD_SETLK, _pack_flock(HEART_BYTE))
+            with suppress(OSError):  # without the lock it still records
+                fcntl.fcntl(file, fcntl.F_OFD_SETLK, _pack_flock(HEARTBEAT_LOCK_BYTE))
             command = [sys.executable, "-I", "-S", heartbeat.__file__, str(file)]
             return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True, pass_fds=[file])
         finally:
             os.close(file)
 
-    def _beat(self) -> None:
-        """Beat here too: the heartbeat process may be killed, stopped, or without a processor."""
-        while not self._released.wait(BEAT_SECONDS):
+    def _record_heartbeats(self) -> None:
+        """Record here too: the heartbeat process may be killed, stopped, or get no CPU time."""
+        while not self._released.wait(HEARTBEAT_SECONDS):
             with suppress(OSError):
                 os.pwrite(self._file, heartbeat.format_heartbeat(), 0)
 
-    def _read_last_beat(self) -> Heartbeat | None:
-        """Return the last beat of the harness before, which has died by now, when its heart has noted it."""
-        now, deadline = Heartbeat(time.time(), time.monotonic()), time.monotonic() + LAST_BEAT_SECONDS
+    def _read_last_heartbeat(self) -> Heartbeat | None:
+        """Return the previous harness's last heartbeat, once its heartbeat process has noted its death."""
+        now, deadline = Heartbeat(time.time(), time.monotonic()), time.monotonic() + LAST_HEARTBEAT_SECONDS
         waited = False
-        while _is_locked(self._file, HEART_BYTE) and time.monotonic() < deadline:
+        while _is_locked(self._file, HEARTBEAT_LOCK_BYTE) and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS)
             waited = True
-        beat = _parse_heartbeat(os.pread(self._file, HEARTBEAT_BYTES, 0))
-        if waited and beat and beat.monotonic and now.monotonic and beat.monotonic > now.monotonic:
+        last = _parse_heartbeat(os.pread(self._file, HEARTBEAT_BYTES, 0))
+        if waited and last and last.monotonic and now.monotonic and last.monotonic > now.monotonic:
             return now
-        return beat
+        return last
 
 
 def _parse_heartbeat(text: bytes) -> Heartbeat | None:
@@ -135,13 +135,13 @@ def _parse_heartbeat(text: bytes) -> Heartbeat | None:
 
 
 def is_held(path: Path) -> bool:
-    """Return whether a harness holds the lock; on systems without such locks, whether its heart beats."""
+    """Return whether a harness holds the lock; without such locks, whether its heartbeat is recent."""
     try:
         file = os.open(path, os.O_RDONLY | O_CLOEXEC | O_NONBLOCK)  # do not block if it is a pipe
     except OSError:  # missing, or not accessible
         return False
     try:
-        return _is_locked(file, HARNESS_BYTE)
+        return _is_locked(file, HARNESS_LOCK_BYTE)
     except OSError:  # not a file that can be locked
         return False
     except (AttributeError, MachineError):  # not Linux
@@ -159,8 +159,8 @@ def _is_locked(file: int, byte: int) -> bool:
 
 def _has_fresh_heartbeat(file: int) -> bool:
     with suppress(OSError):
-        beat = _parse_heartbeat(os.read(file, HEARTBEAT_BYTES))
-        return beat is not None and abs(time.time() - beat.time) < ALIVE_SECONDS
+        last = _parse_heartbeat(os.read(file, HEARTBEAT_BYTES))
+        return last is not None and abs(time.time() - last.time) < ALIVE_SECONDS
     return False
 
 

@@ -24,7 +24,7 @@ from typing import Literal
 
 from agent2rl import registry
 from agent2rl.core.agent import AgentPackage, DrivenAgent
-from agent2rl.core.errors import MachineError, UserError, WorldError
+from agent2rl.core.errors import ExternalServiceError, MachineError, UserError
 from agent2rl.core.records import Record
 from agent2rl.core.sandbox import BARE_PYTHON
 from agent2rl.record.files import remove_tree, write_record
@@ -84,7 +84,7 @@ def pip_install(what: str, requirements: tuple[str, ...], python: Path | None = 
     said = (done.stdout + done.stderr).decode(errors="replace")
     if any(name in said for name in PIP_UNREACHABLE):
         reason = CONNECTION_FAILURE.search(said)
-        raise WorldError(
+        raise ExternalServiceError(
             f"pip cannot reach its index for {what}: {reason[0] if reason else 'the connection fails'}.",
             "Try again with a network, or name an index that answers: PIP_INDEX_URL=URL.",
         )
@@ -134,7 +134,7 @@ def _find_interpreter(package: AgentPackage, prefix: Path, tell: ProgressCallbac
         )
     fetched = [_inspect_interpreter(path) for path in prefix.glob(f"{FETCHED}/*/bin/python{package.python}")]
     if done.returncode != 0 or not fetched or fetched[0] is None:
-        raise WorldError(
+        raise ExternalServiceError(
             f"{package.name} needs Python {package.python} or newer: there is none here, "
             f"and uv could not fetch one: {find_error_line(done.stderr)}",
             f"Put a python{package.python} on the PATH, or try again with a network.",
@@ -263,7 +263,7 @@ def _run_npm_install(
     said = (done.stdout + done.stderr).decode(errors="replace")
     what = f"{package.name} {package.version}"
     if any(code in said for code in NPM_UNREACHABLE):
-        raise WorldError(
+        raise ExternalServiceError(
             f"npm cannot reach its registry for {what}: {find_error_line(said, 'code')}",
             "Try again with a network, or name a registry that answers in NPM_CONFIG_REGISTRY.",
         )

@@ -63,14 +63,14 @@ class _MonitoredProcess:
     """How often its command was recorded."""
     name: str = ""
     """The command at that time."""
-    owed: float = 0.0
-    """CPU time of ended children. It is counted again when this process has waited for them."""
+    already_counted_seconds: float = 0.0
+    """CPU time of ended children, which `waited_seconds` has too once this process has waited for them."""
 
 
 class ProcessMonitor:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._lives: dict[int, _MonitoredProcess] = {}
+        self._processes: dict[int, _MonitoredProcess] = {}
         self._room, self._brief_room, self._busy_room = MOST_EVENTS, MOST_BRIEF, MOST_BUSY
         self._given: Mapping[str, str] | None = None
         """The environment that the agent was started with."""
@@ -79,65 +79,80 @@ class ProcessMonitor:
     def update_processes(self, members: Sequence[Process], at: float) -> float:
         """Update from the live processes and return the CPU seconds used since the last snapshot."""
         alive = {each.pid: each.began for each in members}
-        gone = [life.last for pid, life in self._lives.items() if alive.get(pid) != life.last.began]
-        for last in sorted(gone, key=lambda one: one.began, reverse=True):  # what is owed reaches who is left
-            self._record_exit(self._lives.pop(last.pid))
+        gone = [
+            monitored.last
+            for pid, monitored in self._processes.items()
+            if alive.get(pid) != monitored.last.began
+        ]
+        # Children first: their time goes to their parents.
+        for last in sorted(gone, key=lambda process: process.began, reverse=True):
+            self._record_exit(self._processes.pop(last.pid))
         return sum(self._update_process(each, at) for each in members)
 
     def _update_process(self, process: Process, at: float) -> float:
-        life = self._lives.get(process.pid)
-        if life is None:
+        monitored = self._processes.get(process.pid)
+        if monitored is None:
             command = read_command_line(process.pid) if self._brief_room else CommandLine()
-            self._lives[process.pid] = _MonitoredProcess(process, at, command, process.resident_bytes)
+            self._processes[process.pid] = _MonitoredProcess(process, at, command, process.resident_bytes)
             return process.cpu_seconds + process.waited_seconds
-        waited = process.waited_seconds - life.last.waited_seconds
-        used = process.cpu_seconds - life.last.cpu_seconds + max(0.0, waited - life.owed)
-        life.owed = max(0.0, life.owed - waited)
-        life.last, life.seen_at = process, at
-        life.peak_bytes = max(life.peak_bytes, process.resident_bytes)
-        self._record_command_changes(life)
+        waited = process.waited_seconds - monitored.last.waited_seconds
+        used = (
+            process.cpu_seconds
+            - monitored.last.cpu_seconds
+            + max(0.0, waited - monitored.already_counted_seconds)
+        )
+        monitored.already_counted_seconds = max(0.0, monitored.already_counted_seconds - waited)
+        monitored.last, monitored.seen_at = process, at
+        monitored.peak_bytes = max(monitored.peak_bytes, process.resident_bytes)
+        self._record_command_changes(monitored)
         return used
 
-    def _record_command_changes(self, life: _MonitoredProcess) -> None:
+    def _record_command_changes(self, monitored: _MonitoredProcess) -> None:
         """Record a command at its second snapshot: before exec, a process has its parent's command line."""
-        if life.times_recorded == 0:
-            if self._reserve_event_slots(life):
-                command = read_command_line(life.last.pid)
-                life.command = command if command.text else life.command
-                self._record_start(life)
-        elif life.name != life.last.name and life.times_recorded < MOST_NAMES:
-            command = read_command_line(life.last.pid)
-            if command.text and command.text != life.command.text and self._reserve_event_slots(life):
-                life.command = command
-                self._record_start(life)
-            life.name = life.last.name
+        if monitored.times_recorded == 0:
+            if self._reserve_event_slots(monitored):
+                command = read_command_line(monitored.last.pid)
+                monitored.command = command if command.text else monitored.command
+                self._record_start(monitored)
+        elif monitored.name != monitored.last.name and monitored.times_recorded < MOST_NAMES:
+            command = read_command_line(monitored.last.pid)
+            if (
+                command.text
+                and command.text != monitored.command.text
+                and self._reserve_event_slots(monitored)
+            ):
+                monitored.command = command
+                self._record_start(monitored)
+            monitored.name = monitored.last.name
 
-    def _record_exit(self, life: _MonitoredProcess) -> None:
-        last = life.last
-        if life.times_recorded == 0 and not self._brief_room:
+    def _record_exit(self, monitored: _MonitoredProcess) -> None:
+        last = monitored.last
+        if monitored.times_recorded == 0 and not self._brief_room:
             self._warn_once(FEW)
-        elif life.times_recorded == 0 and self._reserve_event_slots(life):
+        elif monitored.times_recorded == 0 and self._reserve_event_slots(monitored):
             self._brief_room -= 1
-            self._record_start(life)
-        if life.times_recorded:
+            self._record_start(monitored)
+        if monitored.times_recorded:
             gone = ProcessEnd(
                 pid=last.pid,
                 began=last.began,
-                seconds=max(0.0, life.seen_at - last.began),
+                seconds=max(0.0, monitored.seen_at - last.began),
                 cpu_seconds=last.cpu_seconds,
-                peak_bytes=life.peak_bytes,
+                peak_bytes=monitored.peak_bytes,
             )
             self._recorder.record_event("left", **gone.model_dump())
-        if parent := self._lives.get(last.parent):
-            parent.owed += last.cpu_seconds + last.waited_seconds + life.owed
+        if parent := self._processes.get(last.parent):
+            parent.already_counted_seconds += (
+                last.cpu_seconds + last.waited_seconds + monitored.already_counted_seconds
+            )
 
-    def _reserve_event_slots(self, life: _MonitoredProcess) -> bool:
+    def _reserve_event_slots(self, monitored: _MonitoredProcess) -> bool:
         """Reserve events for the start and the end of a process."""
         if self._room >= 2:
             self._room -= 2
             return True
         self._warn_once(PROCESSES_FULL)
-        if life.last.cpu_seconds < BUSY_SECONDS or self._busy_room < 2:
+        if monitored.last.cpu_seconds < BUSY_SECONDS or self._busy_room < 2:
             return False
         self._busy_room -= 2
         return True
@@ -147,11 +162,11 @@ class ProcessMonitor:
             self._warned.add(text)
             self._recorder.record_event("warning", text=text)
 
-    def _record_start(self, life: _MonitoredProcess) -> None:
-        last = life.last
-        life.times_recorded, life.name = life.times_recorded + 1, last.name
+    def _record_start(self, monitored: _MonitoredProcess) -> None:
+        last = monitored.last
+        monitored.times_recorded, monitored.name = monitored.times_recorded + 1, last.name
         name = sanitize_line(last.name, LONGEST_COMMAND)
-        command = life.command
+        command = monitored.command
         if self._given is None and GIVEN_VARIABLE in (command.environment or {}):  # the agent itself
             self._given = command.environment
         began = ProcessStart(
@@ -169,7 +184,7 @@ class ProcessMonitor:
 
 # Revisions of the agent's code, taken whenever it changes.
 
-QUIET_SECONDS, LOOK_SECONDS, REVISION_TURN_SECONDS = 0.3, 15.0, 0.25
+QUIET_SECONDS, POLL_SECONDS, REVISION_TURN_SECONDS = 0.3, 15.0, 0.25
 EACH_SECONDS = 0.02
 """Additional delay of the next revision for each existing one."""
 MOST_WATCHED = 256
@@ -257,7 +272,7 @@ class RevisionWatcher:
 
     def _wait_for_change(self, events: "inotify_simple.INotify") -> bool:
         """Wait until something changed and then stayed unchanged for a moment, or until the next poll."""
-        until = time.monotonic() + LOOK_SECONDS
+        until = time.monotonic() + POLL_SECONDS
         while not self._ended.is_set() and time.monotonic() < until:
             if events.read(timeout=int(1000 * REVISION_TURN_SECONDS)):
                 while events.read(timeout=int(1000 * QUIET_SECONDS)) and time.monotonic() < until:
@@ -300,10 +315,10 @@ class _PendingSample:
     disk_bytes: int | None = None
 
     @classmethod
-    def from_snapshot(cls, look: _ProcessSnapshot) -> Self:
+    def from_snapshot(cls, snapshot: _ProcessSnapshot) -> Self:
         """Start at the first process."""
-        oldest = min((each.began for each in look.members), default=look.at)
-        return cls(look.clock - max(0.0, look.at - oldest), look.clock + FIRST_SAMPLE_SECONDS)
+        oldest = min((each.began for each in snapshot.members), default=snapshot.at)
+        return cls(snapshot.clock - max(0.0, snapshot.at - oldest), snapshot.clock + FIRST_SAMPLE_SECONDS)
 
 
 class AgentObserver:
@@ -311,9 +326,9 @@ class AgentObserver:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._looks: Queue[_ProcessSnapshot] = Queue(MOST_WAITING)
+        self._snapshots: Queue[_ProcessSnapshot] = Queue(MOST_WAITING)
         self._ended = threading.Event()
-        self._lives = ProcessMonitor(recorder)
+        self._monitor = ProcessMonitor(recorder)
         self._files = WorkspaceWatcher(recorder.paths.workspace, recorder.resume_state.files)
         self._load: _PendingSample | None = None
         self._gpus_due = self._files_due = 0.0
@@ -322,7 +337,7 @@ class AgentObserver:
 
     def __call__(self, members: Sequence[Process], disk_bytes: int | None) -> None:
         with suppress(Full):  # the observer's thread is blocked or has failed
-            self._looks.put_nowait(
+            self._snapshots.put_nowait(
                 _ProcessSnapshot(time.time(), time.monotonic(), tuple(members), disk_bytes)
             )
 
@@ -343,9 +358,9 @@ class AgentObserver:
     def _observe_until_end(self) -> None:
         try:
             gpus = GpuSampler()
-            while not self._ended.is_set() or not self._looks.empty():
+            while not self._ended.is_set() or not self._snapshots.empty():
                 with suppress(Empty):
-                    self._handle_snapshot(self._looks.get(timeout=TURN_SECONDS), gpus)
+                    self._handle_snapshot(self._snapshots.get(timeout=TURN_SECONDS), gpus)
                 self._poll_gpus_and_files(gpus)
             self._handle_snapshot(_ProcessSnapshot(time.time(), time.monotonic(), (), None), gpus)
             self._record_file_changes(last=True)
@@ -355,21 +370,21 @@ class AgentObserver:
                     "fault", where="observing the agent", trace=traceback.format_exc()
                 )
 
-    def _handle_snapshot(self, look: _ProcessSnapshot, gpus: GpuSampler) -> None:
-        used = self._lives.update_processes(look.members, look.at)
-        load = self._load or _PendingSample.from_snapshot(look)
+    def _handle_snapshot(self, snapshot: _ProcessSnapshot, gpus: GpuSampler) -> None:
+        used = self._monitor.update_processes(snapshot.members, snapshot.at)
+        load = self._load or _PendingSample.from_snapshot(snapshot)
         load.cpu_seconds += used
-        load.disk_bytes = load.disk_bytes if look.disk_bytes is None else look.disk_bytes
-        if look.members:
+        load.disk_bytes = load.disk_bytes if snapshot.disk_bytes is None else snapshot.disk_bytes
+        if snapshot.members:
             self._load = load
-            load.processes = len(look.members)
-            load.resident_bytes = sum(each.resident_bytes for each in look.members)
-        if self._load and (look.clock >= load.due or not look.members):
-            self._record_sample(load, look, gpus)
+            load.processes = len(snapshot.members)
+            load.resident_bytes = sum(each.resident_bytes for each in snapshot.members)
+        if self._load and (snapshot.clock >= load.due or not snapshot.members):
+            self._record_sample(load, snapshot, gpus)
 
-    def _record_sample(self, load: _PendingSample, look: _ProcessSnapshot, gpus: GpuSampler) -> None:
+    def _record_sample(self, load: _PendingSample, snapshot: _ProcessSnapshot, gpus: GpuSampler) -> None:
         """Record a sample periodically and at the end of a sandbox."""
-        seconds = max(look.clock - load.since, 1e-3)
+        seconds = max(snapshot.clock - load.since, 1e-3)
         sample = ResourceSample(
             seconds=seconds,
             cores=load.cpu_seconds / seconds,
@@ -380,9 +395,11 @@ class AgentObserver:
             gpus=gpus.take_averages(),
         )
         self._recorder.record_event("sample", **sample.model_dump(mode="json"))
-        apart = (look.clock - self._since) / SAMPLE_SHARE
-        due = look.clock + min(max(FIRST_SAMPLE_SECONDS, apart), SAMPLE_SECONDS)
-        self._load = _PendingSample(look.clock, due, disk_bytes=load.disk_bytes) if look.members else None
+        apart = (snapshot.clock - self._since) / SAMPLE_SHARE
+        due = snapshot.clock + min(max(FIRST_SAMPLE_SECONDS, apart), SAMPLE_SECONDS)
+        self._load = (
+            _PendingSample(snapshot.clock, due, disk_bytes=load.disk_bytes) if snapshot.members else None
+        )
 
     def _poll_gpus_and_files(self, gpus: GpuSampler) -> None:
         """Do the periodic polling."""

@@ -25,7 +25,7 @@ from agent2rl.core.sandbox import Enclosure, Exit, Mount, Sandbox
 from agent2rl.core.self_reports import AttemptClaim, AttemptClaims, Transcript
 from agent2rl.grading.service import GradingService
 from agent2rl.record.crash_recovery import AgentEnd
-from agent2rl.record.heartbeat import BEAT_SECONDS
+from agent2rl.record.heartbeat import HEARTBEAT_SECONDS
 from agent2rl.record.recorder import Recorder
 from agent2rl.record.untrusted_files import read_untrusted_file, sanitize_line
 from agent2rl.run.driver_session import DriverSession
@@ -125,7 +125,7 @@ def run_agent_rounds(
     resume_state, driver = recorder.resume_state, launcher.driver
     agent_seconds, rounds = resume_state.used_seconds, resume_state.rounds
     round_brief = _make_resume_brief(brief, driver, service) if resume_state.started else brief
-    min_seconds = BEAT_SECONDS if resume_state.started else 0.0
+    min_seconds = HEARTBEAT_SECONDS if resume_state.started else 0.0
     while True:
         answered = driver.count_answered_requests()
         seconds_left = service.remaining_seconds()

@@ -21,7 +21,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from agent2rl.core.errors import MachineError, UserError, WorldError
+from agent2rl.core.errors import ExternalServiceError, MachineError, UserError
 from agent2rl.record.files import sha256_file
 from agent2rl.run.machine import read_free_disk_bytes
 
@@ -78,7 +78,9 @@ def download_hub_model(model: HubModel, directory: Path, tell: Callable[[str], N
             hub.hf_hub_download(model.repo, file.name, revision=model.commit, force_download=True)
     for file in damaged:
         if not _matches_hash(file):
-            raise WorldError(f"{file.name} of {model} is damaged.", f"Delete {file.resolve()} and try again.")
+            raise ExternalServiceError(
+                f"{file.name} of {model} is damaged.", f"Delete {file.resolve()} and try again."
+            )
     for file in files:
         _link_or_copy(file.resolve(), directory / file.name)
 
@@ -103,7 +105,7 @@ def _list_remote_files(hub: Any, repo: str, revision: str) -> dict[str, int] | N
     try:
         with _translate_hub_errors(hub, repo, revision):
             info = hub.HfApi().model_info(repo, revision=revision, files_metadata=True, timeout=PROBE_SECONDS)
-    except WorldError:
+    except ExternalServiceError:
         return None
     return {file.rfilename: file.size or 0 for file in info.siblings}
 
@@ -213,8 +215,8 @@ def _translate_hub_errors(hub: Any, repo: str, revision: str) -> Iterator[None]:
         raise _make_unreachable_error(repo, revision, f" ({type(error).__name__}: {said})") from error
 
 
-def _make_unreachable_error(repo: str, revision: str, why: str) -> WorldError:
-    return WorldError(
+def _make_unreachable_error(repo: str, revision: str, why: str) -> ExternalServiceError:
+    return ExternalServiceError(
         f"The hub cannot be reached, and {repo}@{revision} is not complete in its cache{why}.",
         "Check the network, HF_ENDPOINT and HF_HOME, or name a model directory.",
     )

@@ -21,6 +21,7 @@ from agent2rl.record.reader import RunView, read_events, read_run
 from agent2rl.record.revisions import read_revision_files
 from agent2rl.record.untrusted_files import sanitize_line
 from agent2rl.run.execution import FinishedRun
+from agent2rl.run.foreign_runs import ForeignRun, find_recorded_workspace, restrict_spec
 from agent2rl.run.recorded_code import (
     MOST_CODE_BYTES,
     MOST_DATA_CHARACTERS,
@@ -32,7 +33,6 @@ from agent2rl.run.recorded_code import (
     sort_files,
 )
 from agent2rl.run.settings import Settings
-from agent2rl.run.strangers_runs import StrangersRun, find_recorded_workspace, restrict_spec
 from agent2rl.run.workspace import HARNESS_FILES
 
 AGENT = "recorded-code"
@@ -52,7 +52,7 @@ class ReproductionRequest:
     entry: tuple[str, ...] = ()
     """Commands that train the submission, in order; empty: the recorded ones."""
     sandbox: str | None = None
-    stranger: StrangersRun | None = None
+    foreign_run: ForeignRun | None = None
     """Somebody else's run: where the answer is written, and what replaces the names in its record."""
 
 
@@ -124,14 +124,14 @@ class ReproductionPlan:
 
 def plan_reproduction(paths: RunPaths, request: ReproductionRequest, settings: Settings) -> ReproductionPlan:
     """Read what is recorded of a submission; raise UserError if that is not a reproducible record."""
-    stranger = request.stranger
+    foreign_run = request.foreign_run
     view = read_run(paths)
     if view.result is None:
         raise UserError(
             f"{paths.run_id} has no result: it is {view.state}.",
             "Reproduce a run when it has ended. `agent2rl resume` continues one that crashed.",
         )
-    verification = verify_run(paths, unchecked=stranger.unchecked if stranger else ALL_CHECKED)
+    verification = verify_run(paths, unchecked=foreign_run.unchecked if foreign_run else ALL_CHECKED)
     if not verification.holds:
         raise UserError(
             f"The record of {paths.run_id} does not hold: {verification.fault}.",
@@ -141,7 +141,7 @@ def plan_reproduction(paths: RunPaths, request: ReproductionRequest, settings: S
     revision = _find_revision(view, submission)
     state = read_resume_state(paths, view.chain.entries, None)
     split, original, untouched = _read_results(view, submission, state)
-    if stranger:
+    if foreign_run:
         root = find_recorded_workspace(view, submission.path)
     else:
         root = str(registry.find_sandbox(view.used_sandbox).workspace(paths.workspace))
@@ -159,8 +159,8 @@ def plan_reproduction(paths: RunPaths, request: ReproductionRequest, settings: S
     found = _find_steps(view, workspace, files, request)
     return ReproductionPlan(
         paths=paths,
-        target=stranger.target if stranger else paths,
-        hidden=(paths.root, paths.root.parent, settings.runs, *(stranger.hidden if stranger else ())),
+        target=foreign_run.target if foreign_run else paths,
+        hidden=(paths.root, paths.root.parent, settings.runs, *(foreign_run.hidden if foreign_run else ())),
         view=view,
         submission=submission,
         submitted=submitted,
@@ -274,8 +274,8 @@ def _split_entry(text: str) -> tuple[str, ...]:
 
 def _make_spec(view: RunView, request: ReproductionRequest, found: FoundSteps, settings: Settings) -> RunSpec:
     spec = view.spec.model_copy(update={"sandbox": view.used_sandbox})
-    if request.stranger:
-        spec = restrict_spec(spec, request.stranger.inputs, settings)
+    if request.foreign_run:
+        spec = restrict_spec(spec, request.foreign_run.inputs, settings)
     wall_seconds = request.wall_seconds or spec.budget.wall_seconds
     needed = sum(step.gap_seconds if step.background else step.seconds for step in found.steps)
     if wall_seconds < needed:

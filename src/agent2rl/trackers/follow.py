@@ -29,7 +29,7 @@ from agent2rl.trackers.mirror import count_verdicts, describe_failure, describe_
 
 logger = logging.getLogger(__name__)
 
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 RETRY_SECONDS, LONGEST_RETRY_SECONDS = 15.0, 600.0
 LAST_SECONDS = 60.0
 """Time limit for the final update."""
@@ -103,7 +103,7 @@ def main(run: str, name: str, group: str | None = None) -> None:
     for descriptor in (1, 2):  # discard what trackers print
         os.dup2(null, descriptor)
     following = RunFollower(RunPaths(Path(run)), name, group, out)
-    while not select.select([0], [], [], LOOK_SECONDS)[0]:
+    while not select.select([0], [], [], POLL_SECONDS)[0]:
         following.send_updates()
     late = threading.Timer(LAST_SECONDS, _exit_on_timeout, [following])
     late.daemon = True

@@ -110,10 +110,10 @@ class TrainingSubject(Protocol):
         """Return the wanted stages that are possible; raise UserError if none is."""
         ...
 
-    def sft(self, now: TrainingRound, learner: PolicyLearner) -> float | None: ...
+    def sft(self, this_round: TrainingRound, learner: PolicyLearner) -> float | None: ...
 
     def grpo(
-        self, now: TrainingRound, learner: PolicyLearner, look: Callable[[TrainingSchedule], None]
+        self, this_round: TrainingRound, learner: PolicyLearner, on_step: Callable[[TrainingSchedule], None]
     ) -> float | None: ...
 
 
@@ -154,28 +154,30 @@ class QuestionSubject:
             raise UserError("This task has no eval.py, so there is no reward.", "Use recipe:sft.")
         return possible
 
-    def sft(self, now: TrainingRound, learner: PolicyLearner) -> float:
-        rate = now.factor * learner.choose_learning_rate("sft")
-        settings = SftSettings(rate, plan.choose_epochs(len(self.rows)), seconds=now.seconds, seed=now.seed)
+    def sft(self, this_round: TrainingRound, learner: PolicyLearner) -> float:
+        rate = this_round.factor * learner.choose_learning_rate("sft")
+        settings = SftSettings(
+            rate, plan.choose_epochs(len(self.rows)), seconds=this_round.seconds, seed=this_round.seed
+        )
         pairs = list(zip(self.render_prompts(learner.tokenizer), self.answers, strict=True))
-        return sft(learner.model, learner.tokenizer, pairs, settings, now.progress).seconds
+        return sft(learner.model, learner.tokenizer, pairs, settings, this_round.progress).seconds
 
     def grpo(
-        self, now: TrainingRound, learner: PolicyLearner, look: Callable[[TrainingSchedule], None]
+        self, this_round: TrainingRound, learner: PolicyLearner, on_step: Callable[[TrainingSchedule], None]
     ) -> float | None:
         model, tokenizer = learner.model, learner.tokenizer
         texts = self.render_prompts(tokenizer)
         lengths = [len(tokens) for tokens in prompts.encode_answers(tokenizer, self.answers)]
-        sampling = SampleSettings(max_tokens=plan.limit_answer_tokens(lengths), seed=now.seed)
+        sampling = SampleSettings(max_tokens=plan.limit_answer_tokens(lengths), seed=this_round.seed)
         probe, group_seconds = measure_sampling_speed(
             model, tokenizer, texts[: plan.FEWEST_PROMPTS], sampling
         )
-        seconds = now.seconds - probe
+        seconds = this_round.seconds - probe
         rate = learner.choose_learning_rate("grpo") * plan.scale_rate_to_steps(seconds, group_seconds)
-        settings = now.plan_grpo(seconds, group_seconds, rate, max_tokens=sampling.max_tokens)
+        settings = this_round.plan_grpo(seconds, group_seconds, rate, max_tokens=sampling.max_tokens)
         if settings is None:
             return None
-        result = grpo(model, tokenizer, texts, self.compute_reward, settings, now.progress, look)
+        result = grpo(model, tokenizer, texts, self.compute_reward, settings, this_round.progress, on_step)
         return result.seconds + probe
 
 
@@ -245,30 +247,30 @@ class WorldSubject:
             print("skipping SFT: there are no expert games", flush=True)
         return possible
 
-    def sft(self, now: TrainingRound, learner: PolicyLearner) -> float | None:
+    def sft(self, this_round: TrainingRound, learner: PolicyLearner) -> float | None:
         began = time.monotonic()
-        rows = self._collect_demonstrations(now, learner)
+        rows = self._collect_demonstrations(this_round, learner)
         spent = time.monotonic() - began
         print(f"sft: {len(rows)} rows of the expert's games, in {spent:.0f} s", flush=True)
         if not rows:
             raise UserError("The expert won no game in the available time.")
-        rate = now.factor * learner.choose_learning_rate("imitation")
+        rate = this_round.factor * learner.choose_learning_rate("imitation")
         settings = SftSettings(
             rate,
             plan.choose_epochs(len(rows)),
             plan.DEMONSTRATIONS_PER_STEP,
-            now.seconds - spent,
-            seed=now.seed,
+            this_round.seconds - spent,
+            seed=this_round.seed,
         )
-        if now.is_warm_up:
-            return self._warm_up(rows, settings, now, learner, began)
-        return spent + imitate(learner.model, rows, settings, now.progress).seconds
+        if this_round.is_warm_up:
+            return self._warm_up(rows, settings, this_round, learner, began)
+        return spent + imitate(learner.model, rows, settings, this_round.progress).seconds
 
     def _warm_up(
         self,
         rows: Sequence[TrainingSequence],
         settings: SftSettings,
-        now: TrainingRound,
+        this_round: TrainingRound,
         learner: PolicyLearner,
         began: float,
     ) -> float:
@@ -276,26 +278,28 @@ class WorldSubject:
         longest = 0.0
         for part in range(math.ceil(settings.epochs / plan.WARM_UP_EPOCHS)):
             spent = time.monotonic() - began
-            left = now.seconds - spent
+            left = this_round.seconds - spent
             if left < longest:
                 break
-            parted = replace(settings, epochs=plan.WARM_UP_EPOCHS, seconds=left, seed=100 * now.seed + part)
-            imitate(learner.model, rows, parted, now.progress)
-            if self._can_learn_from_play(now, learner):
+            parted = replace(
+                settings, epochs=plan.WARM_UP_EPOCHS, seconds=left, seed=100 * this_round.seed + part
+            )
+            imitate(learner.model, rows, parted, this_round.progress)
+            if self._can_learn_from_play(this_round, learner):
                 break
             longest = max(longest, time.monotonic() - began - spent)
         return time.monotonic() - began
 
-    def _can_learn_from_play(self, now: TrainingRound, learner: PolicyLearner) -> bool:
+    def _can_learn_from_play(self, this_round: TrainingRound, learner: PolicyLearner) -> bool:
         """Play some games, and check whether episodes succeed often enough for GRPO."""
-        games = self._sample_games(plan.WARM_UP_GAMES, now.seed)
-        groups = self._play_groups(games, now, learner, plan.WARM_UP_EPISODES)
+        games = self._sample_games(plan.WARM_UP_GAMES, this_round.seed)
+        groups = self._play_groups(games, this_round, learner, plan.WARM_UP_EPISODES)
         reward = fmean(reward for rewards in groups for reward in rewards)
         print(f"sft: sampled reward {reward:.2f}", flush=True)
         return reward >= plan.WARM_UP_REWARD
 
     def _play_groups(
-        self, games: Sequence[Example], now: TrainingRound, learner: PolicyLearner, episodes: int
+        self, games: Sequence[Example], this_round: TrainingRound, learner: PolicyLearner, episodes: int
     ) -> list[list[float]]:
         """Play so many episodes of each game, and return their rewards."""
         sampler = PolicySampler(learner.model, learner.tokenizer)
@@ -303,20 +307,22 @@ class WorldSubject:
         try:
             with DataParallelWorkers(learner.model, {"attempt": practice.attempt}) as workers:
                 shares = [range(start, len(games), workers.size) for start in range(workers.size)]
-                jobs = [RolloutJob(share, share, now.seed) for share in shares]
+                jobs = [RolloutJob(share, share, this_round.seed) for share in shares]
                 played = workers.map_jobs("attempt", jobs)
         finally:
             practice.close()
             sampler.close()
         return [[rollout.reward for rollout in group] for groups in played for group in groups]
 
-    def _collect_demonstrations(self, now: TrainingRound, learner: PolicyLearner) -> list[TrainingSequence]:
+    def _collect_demonstrations(
+        self, this_round: TrainingRound, learner: PolicyLearner
+    ) -> list[TrainingSequence]:
         """Collect the expert games in the file, or play games in random order as long as there is time."""
         if not self.world.expert:
             form = (self.arena.prompt, self.shown, self.arena.sampling.plain)
             return encode_demonstrations(learner.model, learner.tokenizer, *form)
-        end = time.monotonic() + DEMONSTRATION_SHARE * now.seconds
-        games = self._sample_games(len(self.world.games), now.seed)
+        end = time.monotonic() + DEMONSTRATION_SHARE * this_round.seconds
+        games = self._sample_games(len(self.world.games), this_round.seed)
         rows: list[TrainingSequence] = []
         with suppress(StepsUsedUp):  # train on the games collected so far
             for sequences in encode_expert_games(
@@ -328,15 +334,15 @@ class WorldSubject:
         return rows
 
     def grpo(
-        self, now: TrainingRound, learner: PolicyLearner, look: Callable[[TrainingSchedule], None]
+        self, this_round: TrainingRound, learner: PolicyLearner, on_step: Callable[[TrainingSchedule], None]
     ) -> float | None:
-        probe, group_seconds = self._measure_play_speed(now, learner)
+        probe, group_seconds = self._measure_play_speed(this_round, learner)
         rate = learner.choose_learning_rate("play")
         # A failed episode is several times as long as a won one, so `level` gives each the same weight.
         # Several updates a step learn faster than one, and four of eight episodes teach as much as all of
         # them for half of the time (docs/design/training.md).
-        settings = now.plan_grpo(
-            now.seconds - probe,
+        settings = this_round.plan_grpo(
+            this_round.seconds - probe,
             group_seconds,
             rate,
             plan.FEWEST_GAMES,
@@ -348,14 +354,14 @@ class WorldSubject:
         if settings is None:
             return None
         model, tokenizer, games = learner.model, learner.tokenizer, self.world.games
-        result = grpo_in_world(model, tokenizer, self.arena, games, settings, now.progress, look)
+        result = grpo_in_world(model, tokenizer, self.arena, games, settings, this_round.progress, on_step)
         return result.seconds + probe
 
-    def _measure_play_speed(self, now: TrainingRound, learner: PolicyLearner) -> tuple[float, float]:
+    def _measure_play_speed(self, this_round: TrainingRound, learner: PolicyLearner) -> tuple[float, float]:
         """Return the seconds of this measurement, and of playing one game's episodes in GRPO."""
         began = time.monotonic()
-        games = self._sample_games(plan.PROBE_GAMES, now.seed)
-        self._play_groups(games, now, learner, ATTEMPTS_PER_PROMPT)
+        games = self._sample_games(plan.PROBE_GAMES, this_round.seed)
+        self._play_groups(games, this_round, learner, ATTEMPTS_PER_PROMPT)
         spent = time.monotonic() - began
         return spent, spent / len(games)
 

@@ -168,7 +168,7 @@ def main() -> None:
             print(f"skipping {stage}: there is no time for GRPO after it", flush=True)
             continue
         path, factor = job.output / f"{number}-{stage}", factors[stage]
-        now = TrainingRound(
+        this_round = TrainingRound(
             number,
             stage,
             leader.path,
@@ -181,18 +181,19 @@ def main() -> None:
             is_warm_up=is_warm_up,
         )
         print(
-            f"round {number}: {stage} from {now.start.name}, {seconds:.0f} s, rate x {factor:g}", flush=True
+            f"round {number}: {stage} from {this_round.start.name}, {seconds:.0f} s, rate x {factor:g}",
+            flush=True,
         )
         began, before = time.monotonic(), leader.score
-        trained = train_round(job.subject, now, leader)
+        trained = train_round(job.subject, this_round, leader)
         if trained is None:
             print(f"round {number}: not enough time for a step", flush=True)
             break
         if trained and is_submitted:
-            leader.submit_candidate(now.path)
+            leader.submit_candidate(this_round.path)
             cost = (time.monotonic() - began - trained) / submissions
         elif trained:
-            leader.continue_from(now.path)
+            leader.continue_from(this_round.path)
             cost = max(cost, time.monotonic() - began - trained)  # grading is not measured yet
         if leader.score == before:
             factors[stage] /= 2
@@ -207,33 +208,42 @@ def order_stages(wanted: Sequence[str], subject: TrainingSubject, mode: Mode = "
     return chain(possible, repeat(possible[-1]))
 
 
-def train_round(subject: TrainingSubject, now: TrainingRound, leader: BestModel) -> float | None:
+def train_round(subject: TrainingSubject, this_round: TrainingRound, leader: BestModel) -> float | None:
     """Train and save; return the training seconds, 0 if it failed, None if there was no time."""
-    learner = PolicyLearner(*models.load(now.start))
+    learner = PolicyLearner(*models.load(this_round.start))
     began = time.monotonic()
 
-    half = now.path.with_name(f"{now.path.name}-half")
-    looked = False
+    half = this_round.path.with_name(f"{this_round.path.name}-half")
+    submitted_halfway = False
 
-    def look(course: TrainingSchedule) -> None:
+    def submit_halfway(schedule: TrainingSchedule) -> None:
         """Submit once, in the middle, unless there is only one submission left for the end."""
-        nonlocal looked
-        if looked or not now.submits_halfway or course.share < HALF or is_last_submission():
+        nonlocal submitted_halfway
+        if (
+            submitted_halfway
+            or not this_round.submits_halfway
+            or schedule.share < HALF
+            or is_last_submission()
+        ):
             return
-        looked = True
+        submitted_halfway = True
         models.save(learner.model, learner.tokenizer, half)
         leader.submit_candidate(half)
 
     try:
-        spent = subject.sft(now, learner) if now.stage == "sft" else subject.grpo(now, learner, look)
+        spent = (
+            subject.sft(this_round, learner)
+            if this_round.stage == "sft"
+            else subject.grpo(this_round, learner, submit_halfway)
+        )
     except StepsUsedUp as error:
-        print(f"round {now.number}: {error}", flush=True)
+        print(f"round {this_round.number}: {error}", flush=True)
         spent = time.monotonic() - began  # keep the model as trained so far
     except Agent2RLError as error:
-        print(f"round {now.number}: {error}", flush=True)
+        print(f"round {this_round.number}: {error}", flush=True)
         return 0.0
     if spent:
-        models.save(learner.model, learner.tokenizer, now.path)
+        models.save(learner.model, learner.tokenizer, this_round.path)
     return spent
 
 

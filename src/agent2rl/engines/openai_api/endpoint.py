@@ -2,9 +2,9 @@
 
 Transient failures (a busy server, a server error, a lost connection, silence) are retried with exponential
 backoff and jitter, or after the server's Retry-After if that is longer; attempts and total time are
-limited. Anything else is an error at once, in the server's words. An answer that cannot be parsed is a
-WorldError, never an empty reply. A reply without text is accepted only if the server says that it was
-cut off by its length: the model spent its tokens on hidden reasoning. If a server reports no tokens,
+limited. Anything else is an error at once, in the server's words. An answer that cannot be parsed is an
+ExternalServiceError, never an empty reply. A reply without text is accepted only if the server says that it
+was cut off by its length: the model spent its tokens on hidden reasoning. If a server reports no tokens,
 words are counted.
 """
 
@@ -23,10 +23,10 @@ from agent2rl import __version__
 from agent2rl.core.engine import Completion, ReplyLogprobs
 from agent2rl.core.errors import (
     Agent2RLError,
+    ExternalServiceError,
     RetriesExhausted,
     TransientError,
     UserError,
-    WorldError,
     parse_retry_after,
 )
 
@@ -115,7 +115,7 @@ class ModelEndpoint:
         except httpx.TransportError as error:
             raise TransientError(self._redact_text(f"{type(error).__name__}: {error}".rstrip(": "))) from None
         except httpx.RequestError as error:
-            raise WorldError(
+            raise ExternalServiceError(
                 f"The endpoint's answer cannot be read: {self._redact_text(str(error))}"
             ) from None
         if response.status_code in TRANSIENT_STATUS_CODES or response.status_code >= 500:
@@ -127,21 +127,25 @@ class ModelEndpoint:
         try:
             answer = response.json()
         except (ValueError, RecursionError):
-            raise WorldError(
+            raise ExternalServiceError(
                 f"The endpoint's answer is not JSON: {self._summarize_error(response)}."
             ) from None
         if isinstance(answer, dict) and answer.get("error"):  # some say so with a status of success
-            raise WorldError(f"The endpoint answers with an error: {self._summarize_error(response)}.")
+            raise ExternalServiceError(
+                f"The endpoint answers with an error: {self._summarize_error(response)}."
+            )
         return answer
 
     async def _read_response(self, method: str, path: str, body: Any) -> httpx.Response:
-        """Read the whole answer; raise WorldError if it is too long."""
+        """Read the whole answer; raise ExternalServiceError if it is too long."""
         content = bytearray()
         async with self._client.stream(method, path, json=body) as response:
             async for part in response.aiter_bytes():
                 content += part
                 if len(content) > MAX_ANSWER_BYTES:
-                    raise WorldError(f"The endpoint's answer is longer than {MAX_ANSWER_BYTES >> 20} MiB.")
+                    raise ExternalServiceError(
+                        f"The endpoint's answer is longer than {MAX_ANSWER_BYTES >> 20} MiB."
+                    )
         wait = {name: value for name, value in response.headers.items() if name == "retry-after"}
         return httpx.Response(response.status_code, headers=wait, content=bytes(content))
 
@@ -161,7 +165,7 @@ class ModelEndpoint:
                 )
             case status if status >= 400:
                 return UserError(f"The endpoint refuses the request: {reason}.")
-        return WorldError(
+        return ExternalServiceError(
             f"The endpoint answers with neither a reply nor an error: {reason}.", "Check the URL."
         )
 
@@ -179,7 +183,7 @@ class ModelEndpoint:
         return " ".join(hidden.split())[:MAX_ERROR_CHARACTERS]
 
 
-# Parsing answers: an invalid one is a WorldError, never an empty reply
+# Parsing answers: an invalid one is a ExternalServiceError, never an empty reply
 
 AnswerT = TypeVar("AnswerT", bound=BaseModel)
 Stops = tuple[str, ...]
@@ -261,10 +265,12 @@ def _extract_text(choice: EndpointChoice) -> str:
         if isinstance(text, str):
             return text
     if choice.message.content is not None:
-        raise WorldError(f"The endpoint's reply is a {type(choice.message.content).__name__}, not text.")
+        raise ExternalServiceError(
+            f"The endpoint's reply is a {type(choice.message.content).__name__}, not text."
+        )
     if choice.finish_reason == "length":
         return ""
-    raise WorldError(
+    raise ExternalServiceError(
         f"The endpoint's reply has no text; it ended with {choice.finish_reason!r}.",
         "A reply that was filtered or is a tool call cannot be used.",
     )
@@ -276,4 +282,4 @@ def _validate_answer(kind: type[AnswerT], answer: object) -> AnswerT:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the answer"
-        raise WorldError(f"The endpoint's answer is malformed: {where}: {first['msg']}.") from None
+        raise ExternalServiceError(f"The endpoint's answer is malformed: {where}: {first['msg']}.") from None

@@ -17,7 +17,7 @@ from websockets.exceptions import ConnectionClosed, WebSocketException
 from websockets.sync.client import ClientConnection, connect, unix_connect
 
 from agent2rl.core.environment import EnvironmentStep
-from agent2rl.core.errors import UserError, WorldError
+from agent2rl.core.errors import ExternalServiceError, UserError
 from agent2rl.core.task import Example
 from agent2rl.environments.adapters.episodes import StepsUsedUp
 from agent2rl.environments.adapters.openenv_messages import SessionLimitReached
@@ -28,7 +28,7 @@ ANSWER_SECONDS = 120.0
 """Default time limit for an answer. A step in a world of live searches may take a minute."""
 
 
-class ConnectionLost(WorldError):
+class ConnectionLost(ExternalServiceError):
     """The connection to the served world was closed."""
 
 
@@ -79,7 +79,7 @@ class ServedWorld:
             address = "ws" + self._url.removeprefix("http").rstrip("/") + "/ws"
             return connect(address, compression=None, ping_interval=None, proxy=None)
         except (OSError, WebSocketException) as error:
-            raise WorldError(
+            raise ExternalServiceError(
                 f"Cannot connect to the served world at {self._url}: {type(error).__name__}: {error}.",
                 "Check the URL. In a run it is $ENVIRONMENT_URL.",
             ) from error
@@ -105,7 +105,7 @@ class ServedWorld:
             answer = json.loads(self._connection.recv(timeout=self._answer_seconds))
         except TimeoutError:
             self.close()  # a late answer must not be taken for that to the next request
-            raise WorldError(
+            raise ExternalServiceError(
                 f"The served world did not answer within {self._answer_seconds:g} s.",
                 "The episode is lost. Call reset to start another.",
             ) from None

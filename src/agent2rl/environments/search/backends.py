@@ -1,8 +1,8 @@
 """The search `Backend` protocol, and the backends without a network: corpus, grading proxy, replay.
 
-A backend that cannot answer raises `WorldError`. The model reads its message, so the texts of these errors
-are part of the measurement. Results that name the benchmark itself are withheld. A recording is JSON lines
-of one backend, with one writer at a time:
+A backend that cannot answer raises `ExternalServiceError`. The model reads its message, so the texts of these
+errors are part of the measurement. Results that name the benchmark itself are withheld. A recording is JSON
+lines of one backend, with one writer at a time:
 
     {"kind": "search", "text": <query>, "backend": …, "time": …, "results": [[id, title, snippet], …]}
     {"kind": "open", "text": <id>, …, "page": …}          or "error": … if the backend failed
@@ -27,7 +27,7 @@ from urllib.parse import unquote
 
 from pydantic import ValidationError
 
-from agent2rl.core.errors import UserError, WorldError
+from agent2rl.core.errors import ExternalServiceError, UserError
 from agent2rl.core.records import Record
 from agent2rl.core.unix import fcntl
 from agent2rl.environments.retrieval import Bm25Index
@@ -61,11 +61,11 @@ class SearchDocument:
     text: str
 
 
-class NotRecorded(WorldError):
+class NotRecorded(ExternalServiceError):
     """A replay has no answer to this query."""
 
 
-class QueryRefused(WorldError):
+class QueryRefused(ExternalServiceError):
     """A backend rejects this query: the query is at fault, the backend works."""
 
 
@@ -91,18 +91,18 @@ class ProxyBackend:
         try:
             return tuple(SearchResult(*row) for row in self.proxy.search(query).results)
         except ProxyError as error:
-            raise _to_world_error(error) from error
+            raise _to_service_error(error) from error
 
     def open(self, id: str) -> str:  # noqa: A002
         try:
             return self.proxy.open(id).page
         except ProxyError as error:
-            raise _to_world_error(error) from error
+            raise _to_service_error(error) from error
 
 
-def _to_world_error(error: ProxyError) -> WorldError:
-    kinds: dict[str, type[WorldError]] = {NOT_RECORDED: NotRecorded, REFUSED: QueryRefused}
-    return kinds.get(error.kind, WorldError)(error.message)
+def _to_service_error(error: ProxyError) -> ExternalServiceError:
+    kinds: dict[str, type[ExternalServiceError]] = {NOT_RECORDED: NotRecorded, REFUSED: QueryRefused}
+    return kinds.get(error.kind, ExternalServiceError)(error.message)
 
 
 # Withholding the benchmark's own pages, which contain the questions with their answers
@@ -158,7 +158,7 @@ class LocalCorpus:
 
     def open(self, id: str) -> str:  # noqa: A002
         if id not in self._by_id:
-            raise WorldError(f"There is no document {id!r}.")
+            raise ExternalServiceError(f"There is no document {id!r}.")
         return self._by_id[id].text
 
     def _make_result(self, document: SearchDocument) -> SearchResult:
@@ -243,7 +243,7 @@ class RecordedAnswer(Record):
 
     def require_answer(self) -> "RecordedAnswer":
         if self.error:
-            raise (QueryRefused if self.refused else WorldError)(self.error)
+            raise (QueryRefused if self.refused else ExternalServiceError)(self.error)
         return self
 
 
@@ -292,7 +292,7 @@ class RecordingBackend:
             if kind == "open":
                 return entry.model_copy(update={"page": self._backend.open(text)})
             results = self._backend.search(text)
-        except WorldError as error:
+        except ExternalServiceError as error:
             failure = {
                 "error": str(error) or type(error).__name__,
                 "refused": isinstance(error, QueryRefused),

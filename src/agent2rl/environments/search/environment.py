@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from agent2rl.core.environment import EnvironmentStep, World
-from agent2rl.core.errors import UserError, WorldError
+from agent2rl.core.errors import ExternalServiceError, UserError
 from agent2rl.core.task import Example, require_evaluator_folder
 from agent2rl.environments.examples import (
     is_small_enough_to_replay,
@@ -155,7 +155,7 @@ class SearchEnvironment:
         self.counts["searches"] += 1
         try:
             results = backend.search(query)
-        except WorldError as error:
+        except ExternalServiceError as error:
             return self._record_failure(
                 "search", "refused" if isinstance(error, QueryRefused) else "failed", error
             )
@@ -177,11 +177,11 @@ class SearchEnvironment:
         self.counts["opened"] += 1
         try:
             text = backend.open(result.id)
-        except WorldError as error:
+        except ExternalServiceError as error:
             return self._record_failure("open", "unopened", error)
         return f"{result.title}\n{text[:PAGE_CHARACTERS]}"
 
-    def _record_failure(self, verb: str, count: str, error: WorldError) -> str:
+    def _record_failure(self, verb: str, count: str, error: ExternalServiceError) -> str:
         self.counts[count] += 1
         self.counts["not_recorded"] += isinstance(error, NotRecorded)
         return f"The {verb} failed: {error.message[:SNIPPET_CHARACTERS]}"
@@ -317,10 +317,10 @@ class MissingBackend:
     """Fail every search: `--search` was not given."""
 
     def search(self, query: str) -> tuple[SearchResult, ...]:
-        raise WorldError(f"There is nothing to search for {query[:100]!r}: --search names what.")
+        raise ExternalServiceError(f"There is nothing to search for {query[:100]!r}: --search names what.")
 
     def open(self, id: str) -> str:  # noqa: A002
-        raise WorldError(f"There is no {id[:100]!r}: --search names what is searched.")
+        raise ExternalServiceError(f"There is no {id[:100]!r}: --search names what is searched.")
 
 
 class RecitingExpert:

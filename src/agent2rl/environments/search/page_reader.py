@@ -6,8 +6,8 @@ Size and total time are limited, also for a slow trickle of bytes. Not covered: 
 the duration of DNS lookups.
 
 The text is the page without scripts, styles and menus, with one line per block. A page is parsed in parts and
-only as far as needed, because it may be crafted to be slow. The model reads the messages of `WorldError`, so
-they are part of the measurement.
+only as far as needed, because it may be crafted to be slow. The model reads the messages of
+`ExternalServiceError`, so they are part of the measurement.
 """
 
 import http.client
@@ -27,7 +27,7 @@ from typing import Self
 from urllib.parse import urljoin, urlsplit
 
 from agent2rl import __version__
-from agent2rl.core.errors import WorldError
+from agent2rl.core.errors import ExternalServiceError
 from agent2rl.environments.search.backends import PAGE_CHARACTERS, names_the_benchmark
 
 # Extracting the text of a page
@@ -134,7 +134,7 @@ class ServerAddress:
                 raise ValueError("it is no plain address of a web page")
             return cls(parts.hostname, parts.port or PORTS[parts.scheme])
         except ValueError as error:
-            raise WorldError(f"this address cannot be opened: {error}") from None
+            raise ExternalServiceError(f"this address cannot be opened: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -148,13 +148,13 @@ class PageReader:
         end = time.monotonic() + self.seconds
         for _ in range(MOST_REDIRECTS + 1):
             if names_the_benchmark(url):
-                raise WorldError("the page is the benchmark's own and is withheld")
+                raise ExternalServiceError("the page is the benchmark's own and is withheld")
             answer = self._request_page(url, end)
             if isinstance(answer, str):
                 url = urljoin(url, answer)
             else:
                 return _decode_page(*answer, lambda: self._check_time_left(end))
-        raise WorldError("the page leads from address to address without end")
+        raise ExternalServiceError("the page leads from address to address without end")
 
     def _request_page(self, url: str, end: float) -> str | tuple[bytes, str]:
         """Return the target of a redirect, or the content and its type."""
@@ -174,14 +174,14 @@ class PageReader:
                 if answer.status in (301, 302, 303, 307, 308) and target:
                     return target
                 if answer.status != 200:
-                    raise WorldError(f"the page answered with status {answer.status}")
+                    raise ExternalServiceError(f"the page answered with status {answer.status}")
                 body = self._read_body(answer, end)
                 return _decompress_body(body, answer.getheader("Content-Encoding", ""), self.most_bytes), (
                     answer.getheader("Content-Type", "text/html")
                 )
         except (OSError, http.client.HTTPException, ValueError) as error:
             self._check_time_left(end)
-            raise WorldError(f"the page cannot be read: {type(error).__name__}") from None
+            raise ExternalServiceError(f"the page cannot be read: {type(error).__name__}") from None
         finally:
             connection.close()
 
@@ -206,7 +206,7 @@ class PageReader:
                 return socket.create_connection(
                     (str(address[0]), server.port), timeout=self._check_time_left(end)
                 )
-        raise WorldError("the page lies in a private network and is not opened")
+        raise ExternalServiceError("the page lies in a private network and is not opened")
 
     def _read_body(self, answer: http.client.HTTPResponse, end: float) -> bytes:
         body = b""
@@ -221,7 +221,7 @@ class PageReader:
     def _check_time_left(self, end: float) -> float:
         left = end - time.monotonic()
         if left <= 0:
-            raise WorldError(f"the page did not come within {self.seconds:g} s")
+            raise ExternalServiceError(f"the page did not come within {self.seconds:g} s")
         return left
 
 
@@ -252,11 +252,11 @@ def _decompress_body(body: bytes, coding: str, most: int) -> bytes:
     if coding.lower() in ("", "identity"):
         return body
     if coding.lower() not in ("gzip", "x-gzip", "deflate"):
-        raise WorldError("the page is packed in an unknown way")
+        raise ExternalServiceError("the page is packed in an unknown way")
     try:
         return zlib.decompressobj(zlib.MAX_WBITS | 32).decompress(body, most)
     except zlib.error:
-        raise WorldError("the page is packed and damaged") from None
+        raise ExternalServiceError("the page is packed and damaged") from None
 
 
 def _decode_page(body: bytes, kind: str, go_on: Callable[[], object]) -> str:
@@ -264,7 +264,7 @@ def _decode_page(body: bytes, kind: str, go_on: Callable[[], object]) -> str:
     if not (
         media_type.startswith("text/") or media_type in ("application/json", "application/xhtml+xml", "")
     ):
-        raise WorldError(f"the page is no text but {media_type[:40]}")
+        raise ExternalServiceError(f"the page is no text but {media_type[:40]}")
     charset = re.search(r"charset=[\"']?([\w-]+)", kind) or re.search(
         r"<meta[^>]{0,200}charset=[\"']?([\w-]+)", body[:2048].decode("latin-1")
     )

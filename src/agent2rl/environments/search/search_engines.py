@@ -4,7 +4,7 @@
 
 Requests are rate limited and retried after transient failures. A key is sent only to its engine: messages
 contain the engine's name and status, never an address or the answer's text, since both may hold the key.
-The model reads the messages of `WorldError`, so they are part of the measurement.
+The model reads the messages of `ExternalServiceError`, so they are part of the measurement.
 """
 
 import importlib
@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import httpx
 
-from agent2rl.core.errors import TransientError, UserError, WorldError, parse_retry_after
+from agent2rl.core.errors import ExternalServiceError, TransientError, UserError, parse_retry_after
 from agent2rl.environments.search.backends import (
     Backend,
     QueryRefused,
@@ -65,7 +65,7 @@ class RateLimitedRetry:
             if attempt + 1 < self.attempts:
                 pause = max(self.first_seconds * 2.0**attempt, last.seconds)
                 time.sleep(min(pause, self.longest_seconds))
-        raise WorldError(f"{engine} was asked {self.attempts} times without success: {last}")
+        raise ExternalServiceError(f"{engine} was asked {self.attempts} times without success: {last}")
 
     def _wait_for_turn(self) -> None:
         """Reserve the next free moment, and sleep until then."""
@@ -201,14 +201,14 @@ class EngineBackend:
                 for part in answer.iter_bytes():
                     body += part
                     if len(body) > ANSWER_BYTES:
-                        raise WorldError(f"{self.engine.name} answered with more than 4 MB")
+                        raise ExternalServiceError(f"{self.engine.name} answered with more than 4 MB")
             return _check_engines_answered(httpx.Response(200, content=body).json())
         except httpx.TransportError as error:
             raise TransientError(type(error).__name__) from None
         except httpx.HTTPError as error:
-            raise WorldError(f"{self.engine.name} cannot be read: {type(error).__name__}") from None
+            raise ExternalServiceError(f"{self.engine.name} cannot be read: {type(error).__name__}") from None
         except (ValueError, RecursionError):
-            raise WorldError(f"{self.engine.name} did not answer with JSON") from None
+            raise ExternalServiceError(f"{self.engine.name} did not answer with JSON") from None
 
     def _check_status(self, answer: httpx.Response) -> None:
         status = answer.status_code
@@ -216,11 +216,11 @@ class EngineBackend:
             raise TransientError(f"status {status}", parse_retry_after(answer.headers.get("Retry-After", "")))
         if status in (401, 403):
             refused = f"the key in {self.engine.key}" if self.engine.key else "to answer in JSON"
-            raise WorldError(f"{self.engine.name} refuses {refused} (status {status})")
+            raise ExternalServiceError(f"{self.engine.name} refuses {refused} (status {status})")
         if status in (400, 414, 422):
             raise QueryRefused(f"{self.engine.name} does not take this query (status {status})")
         if status != 200:
-            raise WorldError(f"{self.engine.name} answered with status {status}")
+            raise ExternalServiceError(f"{self.engine.name} answered with status {status}")
 
 
 def _check_engines_answered(answer: Any) -> Any:
@@ -233,7 +233,7 @@ def _check_engines_answered(answer: Any) -> Any:
 def _find_rows(answer: Any, engine: SearchEngine) -> list[Any]:
     """Return the list of results. A missing list counts as empty, but an answer must be an object."""
     if not isinstance(answer, dict):
-        raise WorldError(f"{engine.name} answered with something else than results")
+        raise ExternalServiceError(f"{engine.name} answered with something else than results")
     rows: Any = answer
     for key in engine.rows:
         rows = rows.get(key) if isinstance(rows, dict) else None
@@ -288,7 +288,7 @@ class DdgsBackend:
             # Also "No results found": ddgs raises it too if every search page refused to answer.
             raise TransientError(f"{type(error).__name__}: {str(error)[:100]}") from error
         except Exception as error:  # from any of the libraries that ddgs uses
-            raise WorldError(f"ddgs failed: {type(error).__name__}") from error
+            raise ExternalServiceError(f"ddgs failed: {type(error).__name__}") from error
         return rows
 
 

@@ -32,8 +32,8 @@ PROMPTS = read_prompts(Path(__file__).with_name("mini_prompts.toml"))
 
 
 UNSEEN = """
-Some of them are of kinds that no training game has: a thing that must be cleaned and then heated or cooled
-before it is put away, and two things that must both be cleaned or heated. The score counts all kinds alike.
+Some of them are of kinds that no training game has: an object that must be cleaned and then heated or cooled
+before it is put somewhere, and two objects that must both be cleaned or heated. All kinds count equally.
 """
 
 
@@ -67,8 +67,8 @@ def build_mini_task(name: str, difficulty: HomeDifficulty, steps: int) -> Task:
         + """
 ## The miniature
 
-These homes are generated and small. The games that score you have other rooms, and ask for other pairs of a
-thing and a place, in the same words.
+These homes are generated and small. The games that are used for scoring have other rooms and ask for other
+pairs of an object and a place, in the same words.
 """
         + (UNSEEN if difficulty.unseen else ""),
         load=load,

@@ -108,11 +108,13 @@ TASK: Task = replace(
     + """
 ## The miniature
 
-The pages are generated: `data/corpus/documents.jsonl` has those of the training questions, and a search finds
-at most four of them. The questions that score you ask about other things, on other pages, and follow other
-ways from page to page. In `train.jsonl`, `answer` has actions that lead to the answer, one a line (none
-unless the run has the full expert), `items` what is right, each item under all its names, `documents` the
-pages that tell it.
+The pages are generated. `data/corpus/documents.jsonl` has the pages of the training questions. A search
+finds at most four pages. The questions that are used for scoring ask about other things, on other pages, with
+other links between the pages.
+
+In `train.jsonl`, `answer` has actions that find the answer, one per line. It is empty unless the run has the
+full expert. `items` has the correct items, each with all its names, in place of `gold`. `documents` names the
+pages that contain the answer.
 """,
     load=load,
     evaluator=replace(

@@ -143,8 +143,8 @@ TASK: Task = Task(
     + """
 ## The miniature
 
-These problems are generated and short: one or two steps, two or three numbers. The problems that score you
-tell other stories with other numbers, in the same everyday words.
+These problems are generated and short: one or two steps, two or three numbers. The problems that are used
+for scoring tell other stories with other numbers, in the same everyday words.
 """,
     load=load,
     evaluator=EVALUATOR,

@@ -302,8 +302,8 @@ TASK: Task = Task(
     + """
 ## The miniature
 
-These problems are generated and short: one or two steps on a list, a text or a number. The problems that
-score you combine the same steps in other ways, with other constants.
+These problems are generated and short: one or two steps on a list, a text or a number. The problems that are
+used for scoring combine the same steps in other ways, with other constants.
 """,
     load=load,
     evaluator=EVALUATOR,

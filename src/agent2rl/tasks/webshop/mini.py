@@ -195,8 +195,8 @@ TASK: Task = replace(
     + """
 ## The miniature
 
-The shop is generated and small. The goals that score you ask for products of it that no training goal asks
-for.
+The shop is generated and small. The goals that are used for scoring ask for products of this shop that no
+training goal asks for.
 """,
     load=load,
     # An action is one line; more text of a small model would only fill its context.

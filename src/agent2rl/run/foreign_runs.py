@@ -1,6 +1,6 @@
 """Runs of somebody else: which of their specification is followed here, and where what was found is written.
 
-A specification names code, files and addresses. Of a stranger's, only names of installed plugins and plain
+A specification names code, files and addresses. Of a foreign run's, only names of installed plugins and plain
 settings are followed. Everything else is named by the user, or left out.
 """
 
@@ -32,7 +32,7 @@ MOST_SAMPLES = 1000
 
 @dataclass(frozen=True)
 class NamedInputs:
-    """What the user names of a run, because a stranger's record may not: code, files and addresses."""
+    """What the user names of a run, because a foreign record may not: code, files and addresses."""
 
     task: str | None = None
     data_dir: Path | None = None
@@ -44,7 +44,7 @@ class NamedInputs:
 
 
 @dataclass(frozen=True)
-class StrangersRun:
+class ForeignRun:
     """A run that somebody else recorded, unpacked for a moment."""
 
     target: RunPaths
@@ -56,7 +56,7 @@ class StrangersRun:
 
 
 def restrict_spec(spec: RunSpec, inputs: NamedInputs, settings: Settings) -> RunSpec:
-    """Return a stranger's specification without the names that could make us run, read or call anything."""
+    """Return a foreign run's specification without names that could make us run, read or call anything."""
     task = _choose_task(spec, inputs, settings)
     shipped = spec.model in registry.list_names("models")
     own = choose_default_engine(spec.model, ()) if shipped else None
@@ -112,7 +112,7 @@ def _choose_task(spec: RunSpec, inputs: NamedInputs, settings: Settings) -> str:
 
 
 def find_recorded_workspace(view: RunView, path: str) -> str:
-    """Return where a stranger's run had its workspace; `path` is that of a model in it.
+    """Return where a foreign run had its workspace; `path` is that of a model in it.
 
     Some sandboxes show the workspace at its path of the host, which is another one here.
     """

@@ -1,10 +1,10 @@
-"""What the faces of a world cost on top of its engine: steps a second of ALFWorld, bare and by each face.
+"""What the adapters of a world cost on top of its engine: steps a second of ALFWorld, bare and by adapter.
 
-    python -m benchmarks.faces DATA      a run's data directory, with world.json and games/
+    python -m benchmarks.environment_adapters DATA      a run's data directory, with world.json and games/
 
-The same commands are played each time: those that each game admits, in turn. The bare engine is `Play.step`;
-`environment` is what the grader steps. Served steps go through a unix socket and a WebSocket, one client or
-many at once.
+The same commands are played each time: those that each game admits, in turn. The bare engine is
+`AlfworldEpisode.step`; `environment` is what the grader steps. Served steps go through a unix socket and a
+WebSocket, one client or many at once.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ STEPS, CHUNK, REPEATS = 50, 10, 40
 Script = list[str]
 
 
-def scripts(data: Path, world: World) -> tuple[list[AlfworldGame], list[Script]]:
+def draw_scripts(data: Path, world: World) -> tuple[list[AlfworldGame], list[Script]]:
     """Commands of a game that the engine knows, and that do not win it."""
     games, found = [], []
     for example in world.games:
@@ -48,58 +48,58 @@ def scripts(data: Path, world: World) -> tuple[list[AlfworldGame], list[Script]]
     return games, found
 
 
-def bare(games: list[AlfworldGame], said: list[Script]) -> None:
-    for game, script in zip(games, said, strict=True):
+def play_engine(games: list[AlfworldGame], scripts: list[Script]) -> None:
+    for game, script in zip(games, scripts, strict=True):
         play = AlfworldEpisode(game)
         for command in script:
             play.step(command)
 
 
-def environment(world: World, games: list[AlfworldGame], said: list[Script]) -> None:
+def play_environment(world: World, games: list[AlfworldGame], scripts: list[Script]) -> None:
     place, named = world.environment(), {example.id: example for example in world.games}
-    for game, script in zip(games, said, strict=True):
+    for game, script in zip(games, scripts, strict=True):
         place.reset(named[game.id])
         for command in script:
             place.step(command)
 
 
-def gym(world: World, games: list[AlfworldGame], said: list[Script]) -> None:
+def play_gym(world: World, games: list[AlfworldGame], scripts: list[Script]) -> None:
     one = Gym(world)
-    for game, script in zip(games, said, strict=True):
+    for game, script in zip(games, scripts, strict=True):
         one.reset(options={"game": game.id})
         for command in script:
             one.step(command)
 
 
-def gyms(world: World, games: list[AlfworldGame], said: list[Script]) -> None:
+def play_gyms(world: World, games: list[AlfworldGame], scripts: list[Script]) -> None:
     many = Gyms(len(games), world)
     many.reset(options={"games": [game.id for game in games]})
-    for commands in zip(*said, strict=True):
+    for commands in zip(*scripts, strict=True):
         many.step(commands)
 
 
-def rolled(world: World, games: list[AlfworldGame], said: list[Script]) -> None:
+def play_rollout(world: World, games: list[AlfworldGame], scripts: list[Script]) -> None:
     def policy(conversations: Sequence[EpisodeConversation]) -> list[str]:
-        return [said[each.number][len(each.turns) - 1] for each in conversations]
+        return [scripts[each.number][len(each.turns) - 1] for each in conversations]
 
     rollout(policy, len(games), world=world, games=[game.id for game in games])
 
 
-def served(world: World, games: list[AlfworldGame], said: list[Script], clients: int | None) -> float:
+def time_served(world: World, games: list[AlfworldGame], scripts: list[Script], clients: int | None) -> float:
     """Seconds, with the clients in a process of their own; None is one `ServedWorld`."""
     app = application(world, "alfworld")
-    plays = [(game.id, script) for game, script in zip(games, said, strict=True)]
+    plays = [(game.id, script) for game, script in zip(games, scripts, strict=True)]
     with (
         serve_on_socket(app, connections=512, message_bytes=BODY_BYTES) as socket,
         ProcessPoolExecutor(1, mp_context=get_context("spawn")) as other,
     ):
-        other.submit(client, str(socket), plays, clients).result()
-        return min(other.submit(client, str(socket), plays, clients).result() for _ in range(REPEATS))
+        other.submit(run_client, str(socket), plays, clients).result()
+        return min(other.submit(run_client, str(socket), plays, clients).result() for _ in range(REPEATS))
 
 
-def client(socket: str, plays: list[tuple[str, Script]], clients: int | None) -> float:
+def run_client(socket: str, plays: list[tuple[str, Script]], clients: int | None) -> float:
     if clients is None:
-        return served_world(socket, plays)
+        return time_served_world(socket, plays)
 
     async def play(number: int) -> None:
         async with unix_connect(socket, "ws://world/ws", compression=None) as line:
@@ -118,7 +118,7 @@ def client(socket: str, plays: list[tuple[str, Script]], clients: int | None) ->
     return time.perf_counter() - began
 
 
-def served_world(socket: str, plays: list[tuple[str, Script]]) -> float:
+def time_served_world(socket: str, plays: list[tuple[str, Script]]) -> float:
     place = ServedWorld(f"unix:{socket}")
     began = time.perf_counter()
     for game, script in plays:
@@ -133,19 +133,19 @@ def served_world(socket: str, plays: list[tuple[str, Script]]) -> float:
 def main() -> None:
     data = Path(sys.argv[1])
     world = open_world(data)
-    games, said = scripts(data, world)
-    steps = sum(map(len, said))
-    ways: dict[str, Callable[[list[AlfworldGame], list[Script]], None]] = {
-        "bare engine": bare,
-        "environment": lambda some, texts: environment(world, some, texts),
-        "Gym": lambda some, texts: gym(world, some, texts),
-        f"Gyms({CHUNK})": lambda some, texts: gyms(world, some, texts),
-        f"rollout, {CHUNK} live": lambda some, texts: rolled(world, some, texts),
+    games, scripts = draw_scripts(data, world)
+    steps = sum(map(len, scripts))
+    adapters: dict[str, Callable[[list[AlfworldGame], list[Script]], None]] = {
+        "bare engine": play_engine,
+        "environment": lambda batch, batch_scripts: play_environment(world, batch, batch_scripts),
+        "Gym": lambda batch, batch_scripts: play_gym(world, batch, batch_scripts),
+        f"Gyms({CHUNK})": lambda batch, batch_scripts: play_gyms(world, batch, batch_scripts),
+        f"rollout, {CHUNK} live": lambda batch, batch_scripts: play_rollout(world, batch, batch_scripts),
     }
-    best = dict.fromkeys(ways, 0.0)
+    best = dict.fromkeys(adapters, 0.0)
     for start in range(0, len(games), CHUNK):
-        some, texts = games[start : start + CHUNK], said[start : start + CHUNK]
-        for name, seconds in _fastest(ways, some, texts).items():
+        batch, batch_scripts = games[start : start + CHUNK], scripts[start : start + CHUNK]
+        for name, seconds in time_fastest(adapters, batch, batch_scripts).items():
             best[name] += seconds
     print(f"{len(games)} games, {steps} steps; of {CHUNK} games at a time, the best of {REPEATS} rounds")
     for name, seconds in best.items():
@@ -154,22 +154,22 @@ def main() -> None:
             f"{name:24} {steps / seconds:9,.0f} steps/s {1e6 * seconds / steps:8.1f} µs a step {more:+7.0%}"
         )
     for clients in (None, 1, 16):
-        rate = steps / served(world, games, said, clients)
+        rate = steps / time_served(world, games, scripts, clients)
         name = "ServedWorld" if clients is None else f"served, clients: {clients}"
         print(f"{name:24} {rate:9,.0f} steps/s {1e6 / rate:8.1f} µs a step")
 
 
-def _fastest(
-    ways: dict[str, Callable[[list[AlfworldGame], list[Script]], None]],
+def time_fastest(
+    adapters: dict[str, Callable[[list[AlfworldGame], list[Script]], None]],
     games: list[AlfworldGame],
-    said: list[Script],
+    scripts: list[Script],
 ) -> dict[str, float]:
     """In turn, so that whatever else the machine does befalls all alike."""
-    found = dict.fromkeys(ways, float("inf"))
+    found = dict.fromkeys(adapters, float("inf"))
     for _ in range(REPEATS):
-        for name, play in ways.items():
+        for name, play in adapters.items():
             began = time.process_time()
-            play(games, said)
+            play(games, scripts)
             found[name] = min(found[name], time.process_time() - began)
     return found
 
