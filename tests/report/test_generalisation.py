@@ -56,7 +56,10 @@ def report(found: Generalisation) -> ReportData:
 def read_values(model: ModelGeneralisation) -> dict[str, float | None]:
     names = ("win_rate", "steps_to_success", "steps_per_episode", "invalid_action_rate")
     figures: list[MeasuredFigure | None] = [getattr(model, name) for name in names]
-    return {name: each and round(each.value, 4) for name, each in zip(names, figures, strict=True)}
+    return {
+        name: None if each is None else round(each.value, 4)
+        for name, each in zip(names, figures, strict=True)
+    }
 
 
 def make_panel(**other: Any) -> PanelResult:

@@ -94,7 +94,7 @@ def _measure_model(
     play: Mapping[GeneralisationFigure, Figure],
 ) -> ModelGeneralisation:
     gap = _measure_gap(train, unseen) or (no_gap if train is None else NOT_UNSEEN)
-    figures: dict[str, Figure] = {"train_gap": gap, **play}
+    figures: dict[GeneralisationFigure, Figure] = {"train_gap": gap, **play}
     return ModelGeneralisation.model_validate(
         {
             "train_score": train.value if train else None,
