@@ -117,6 +117,15 @@ class LabelledAttempt:
     """Part of the message."""
 
 
+def make_shop_visits(action: str, invalid: bool) -> tuple[ExampleResult, ...]:
+    """Visits whose page looks the same after the action, which the world took or not."""
+    turns = (
+        TrajectoryTurn(action="", observation="a page"),
+        TrajectoryTurn(action=action, observation="a page", invalid=invalid),
+    )
+    return tuple(ExampleResult(id=f"e{i}", output=action, score=0.0, trajectory=turns) for i in range(40))
+
+
 BASE_CONTEXT: dict[str, Any] = {"baseline": 20.0, "wall_seconds": WALL_SECONDS, "left_seconds": 1800.0}
 FALLING_LOSS_LOG = make_log(lambda step: f"loss {2.0 / step + 0.5 + make_noise(step, 0.02):.4f}")
 GOOD_RESULTS = make_results(lambda i: f"so it is {i}.\n#### {i}", lambda i: i % 5 == 0)
@@ -348,6 +357,16 @@ LABELLED_ATTEMPTS: dict[str, LabelledAttempt] = {
                 )
                 for i in range(40)
             ),
+        ),
+        "lead to no valid action",
+    ),
+    "actions that leave the page of a shop as it is": LabelledAttempt(
+        "format-drift",
+        make_span(FALLING_LOSS_LOG, make_submission(2.0)),
+        AttemptContext(
+            **BASE_CONTEXT,
+            baseline_results=make_shop_visits("click[red]", invalid=False),
+            results=make_shop_visits("I would buy the red one.", invalid=True),
         ),
         "lead to no valid action",
     ),
