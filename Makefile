@@ -31,7 +31,7 @@ VLLM := $(VENV)/vllm
 TORCH := torch==2.13.0
 # A file is run by one process, so that a run which several of its tests look at is made once. The order is that
 # of tests/conftest.py: files with whole runs first.
-IN_PROCESSES := -n 8 --dist loadfile --no-loadscope-reorder
+IN_PROCESSES := -n 4 --dist loadfile --no-loadscope-reorder
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help demo test test-quick test-agents test-campaigns test-trackers test-interop test-vllm screenshots check docs fix lock clean bubblewrap
