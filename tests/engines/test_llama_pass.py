@@ -86,7 +86,7 @@ def test_texts_without_a_cache_get_the_librarys_logits() -> None:
     for _ in range(2):
         found = forward.read_texts(texts, torch.tensor([3, len(texts[0]) - 1, len(texts[0]) + 5]))
     expected = [read_by_library(network, texts[row])[place] for row, place in ((0, 3), (0, -1), (1, 5))]
-    torch.testing.assert_close(found, torch.stack(expected), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(found, torch.stack(expected), rtol=1e-3, atol=1e-3)
 
 
 def make_texts(count: int) -> list[list[int]]:
@@ -128,4 +128,4 @@ def feed(
     random.Random(1).shuffle(rows)
     found = forward.feed_slots([slots[row] for row in rows], [fed[row] for row in rows])
     right = torch.stack([expected[row][len(slots[row].tokens) - 1] for row in rows])
-    torch.testing.assert_close(found, right, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(found, right, rtol=1e-3, atol=1e-3)
