@@ -281,6 +281,7 @@ def test_a_bundle_has_the_results_of_reproductions_without_their_runs(
     assert reproduction == answer
 
 
+@pytest.mark.thorough
 def test_a_site_takes_bundles_and_names_those_that_it_refuses(
     shared_launcher: RunLauncher, earlier_run: RunPaths, tmp_path: Path
 ) -> None:

@@ -321,6 +321,7 @@ def test_a_result_that_was_forged_with_its_ledger_record_does_not_fit_the_publis
     assert launcher.cli("verify", root.name, "--head", published).returncode == 1
 
 
+@pytest.mark.thorough
 def test_a_damaged_cache_is_not_believed(launcher: RunLauncher, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     launcher.cli("run", "--task", "gsm8k-mini", "--agent", "nop", AGENT2RL_CACHE=str(cache))

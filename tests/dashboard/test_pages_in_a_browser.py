@@ -79,6 +79,7 @@ def test_every_page_of_every_kind_of_run_fits_any_width_and_its_links_lead_somew
                 assert client.get(link).status_code == 200, f"{link} on {path}"
 
 
+@pytest.mark.thorough
 def test_no_page_has_a_serious_fault_for_readers_who_see_or_move_otherwise(
     page: Page, board: DashboardServer
 ) -> None:

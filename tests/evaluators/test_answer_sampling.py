@@ -244,6 +244,7 @@ def test_a_run_with_one_greedy_sample_says_nothing_of_sampling(launcher: RunLaun
     assert "@" not in done.stdout
 
 
+@pytest.mark.thorough
 def test_a_run_on_a_model_without_a_chat_template_tells_the_agent_and_the_reader(
     launcher: RunLauncher, tmp_path: Path
 ) -> None:

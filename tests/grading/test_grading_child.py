@@ -79,6 +79,7 @@ def find_sandbox(name: str) -> Sandbox:
 
 
 @several_cores
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["bubblewrap", pytest.param("local", marks=pytest.mark.thorough)])
 def test_a_small_model_is_graded_by_a_process_for_each_core_as_by_one(
     name: str, seedling: Path, cache: Path, tmp_path: Path

@@ -121,6 +121,7 @@ def test_a_second_run_fetches_nothing_and_needs_no_network(place: Place, hub: Hu
     assert (again["told"], hub.sent) == ([], [])
 
 
+@pytest.mark.thorough
 def test_a_commit_stays_what_it_is_while_the_branch_moves_on(place: Place, hub: HubServer) -> None:
     first = place.prepare(NAME)["name"]
     hub.repositories[NAME].commit = OTHER
@@ -177,6 +178,7 @@ def test_a_damaged_cache_without_a_network_is_not_believed(place: Place) -> None
     assert "damaged" in said["message"]
 
 
+@pytest.mark.thorough
 def test_a_model_that_lies_in_the_hubs_cache_needs_no_network(tmp_path: Path, tiny: Path) -> None:
     repository = tmp_path / "hf" / "hub" / "models--acme--tiny"
     snapshot = repository / "snapshots" / COMMIT

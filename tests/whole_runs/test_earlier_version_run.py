@@ -39,6 +39,7 @@ def test_an_old_run_is_shown_verified_reported_ranked_and_not_resumed(
     assert (launcher.runs / run_id / "ledger.jsonl").read_bytes() == before, "a finished run stays as it is"
 
 
+@pytest.mark.thorough
 def test_the_dashboard_shows_each_page_of_an_old_run(
     launcher: RunLauncher, run_id: str, tmp_path: Path
 ) -> None:

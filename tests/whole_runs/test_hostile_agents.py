@@ -632,6 +632,7 @@ say(first=len(first["message"]), far=len(far["message"]), long=long["http"])
     assert run.paths.ledger.stat().st_size < 100_000
 
 
+@pytest.mark.thorough
 def test_a_submission_is_graded_in_its_turn_and_no_two_at_once(launcher: RunLauncher) -> None:
     run = launcher.run(
         """

@@ -51,6 +51,7 @@ from tests.helpers.small_worlds import STAIRS_WORLD
 KILLED = -9
 
 
+@pytest.mark.thorough
 def test_a_harness_that_dies_at_each_step_of_a_run_loses_nothing(launcher: RunLauncher) -> None:
     """Thirteen harnesses after each other; what each finds is what the one before left."""
     dying = CrashingRun(launcher)
