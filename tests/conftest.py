@@ -22,15 +22,27 @@ settings.load_profile("agent2rl")
 
 SLOW_FOLDERS = {"agents", "campaign", "dashboard", "docs", "models", "sandboxes", "training", "whole_runs"}
 SLOW_FILES = {
-    "test_code_tests.py",
-    "test_contamination.py",
+    "test_agent_install.py",
+    "test_agent_timeline.py",
+    "test_audit.py",
     "test_campaign_reports.py",
+    "test_code_tests.py",
+    "test_command_line.py",
     "test_contaminated_runs.py",
+    "test_contamination.py",
+    "test_deepsearchqa_mini.py",
+    "test_deepsearchqa_paper.py",
+    "test_episode_replay.py",
+    "test_hostile_bundles.py",
     "test_humaneval.py",
+    "test_inspect_log.py",
+    "test_killed_cache_writers.py",
+    "test_page.py",
     "test_pairwise.py",
     "test_private_places.py",
+    "test_real_runs.py",
     "test_search_live.py",
-    "test_page.py",
+    "test_site.py",
 }
 SLOW_FIXTURES = {"launcher", "shared_launcher", "cache", "cell"}
 SLOW_IMPORTS = re.compile(
