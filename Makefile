@@ -1,5 +1,5 @@
 # make demo   set everything up and run the main job (SEED=0)      make test   set everything up and run the tests
-# make test-quick  the tests of the inner loop, in under two minutes: no whole runs, sandboxes, browsers or torch
+# make test-quick  the tests of the inner loop, in some two minutes: no whole runs, sandboxes, browsers or torch
 # make check  ruff, mypy, import-linter                   make fix    format and fix what can be fixed
 # make test-agents  run other makers' agents, each installed the first time, in whole runs
 # make test-campaigns  run campaigns on clusters of this machine: Ray, and Slurm where it is installed
