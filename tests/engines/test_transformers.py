@@ -498,6 +498,18 @@ def test_the_first_message_of_conversations_that_begin_alike_is_read_once(model:
         assert {*start(engine, alike).values()} == {*start(engine, {"a": (message,)}).values()}
 
 
+def test_a_long_beginning_is_read_once_although_some_texts_repeat(model: LoadedModel) -> None:
+    beginning = " ".join(WORDS * 6)
+    once = Sampling(max_tokens=1)
+
+    def ask(engine: TransformersEngine, names: str) -> None:
+        engine.generate([(ChatMessage("user", f"{beginning} {name}"),) for name in names], once)
+
+    with roomy(model) as engine:
+        alone = count_tokens_read(engine, lambda: ask(engine, "a"))
+        assert count_tokens_read(engine, lambda: ask(engine, "aabbcc")) < 2 * alone
+
+
 def test_conversations_that_do_not_wait_for_each_other_say_the_same_in_fewer_passes(
     model: LoadedModel,
 ) -> None:

@@ -183,7 +183,7 @@ class ModelEndpoint:
         return " ".join(hidden.split())[:MAX_ERROR_CHARACTERS]
 
 
-# Parsing answers: an invalid one is a ExternalServiceError, never an empty reply
+# Parsing answers: an invalid one is an ExternalServiceError, never an empty reply
 
 AnswerT = TypeVar("AnswerT", bound=BaseModel)
 Stops = tuple[str, ...]

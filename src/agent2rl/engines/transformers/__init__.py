@@ -52,38 +52,22 @@ from agent2rl.engines.transformers.loading import LoadedModel, load_model
 MIN_SHARED_TOKENS = 64
 """Minimum common tokens of different texts that are worth a separate pass."""
 MIN_REPEATED_TOKENS = 16
-"""Minimum tokens of a text that several requests have that are worth one."""
+"""Minimum tokens of a shorter text that are worth one, if several requests have it: episodes of one game."""
 
 
 def find_shared_prefixes(
     requests: Sequence[GenerationRequest],
 ) -> Iterator[tuple[list[int], list[GenerationRequest]]]:
-    """Yield common prefixes with the requests that have them; each request keeps at least one token.
-
-    The episodes of one game begin with the same text, so that all of it is shared. Other texts share what is
-    common to all that begin alike.
-    """
-    fresh = [request for request in requests if not request.has_slot]
-    repeated = _group_by_tokens(fresh, MIN_REPEATED_TOKENS, None)
-    for group in repeated:
-        yield group[0].ids[:-1], group
-    found = {request for group in repeated for request in group}
-    others = [request for request in fresh if request not in found]
-    for group in _group_by_tokens(others, MIN_SHARED_TOKENS, MIN_SHARED_TOKENS):
-        texts = [request.ids[:-1] for request in group]
-        # The common prefix of the smallest and the largest is common to all.
-        yield _find_common_prefix(min(texts), max(texts)), group
-
-
-def _group_by_tokens(
-    requests: Sequence[GenerationRequest], fewest: int, compared: int | None
-) -> list[list[GenerationRequest]]:
-    """Return groups of requests of more than `fewest` tokens whose first `compared` tokens are the same."""
+    """Yield common prefixes with the requests that have them; each request keeps at least one token."""
     alike: dict[tuple[int, ...], list[GenerationRequest]] = {}
     for request in requests:
-        if len(request.ids) > fewest:
-            alike.setdefault(tuple(request.ids[:compared]), []).append(request)
-    return [group for group in alike.values() if len(group) > 1]
+        if not request.has_slot and len(request.ids) > MIN_REPEATED_TOKENS:
+            alike.setdefault(tuple(request.ids[:MIN_SHARED_TOKENS]), []).append(request)
+    for group in alike.values():
+        if len(group) > 1:
+            texts = [request.ids[:-1] for request in group]
+            # The common prefix of the smallest and the largest is common to all.
+            yield _find_common_prefix(min(texts), max(texts)), group
 
 
 def _find_common_prefix(first: list[int], last: list[int]) -> list[int]:
