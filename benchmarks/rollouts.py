@@ -257,8 +257,10 @@ def build_sampler(model: Any, tokenizer: Any) -> Any:
 
 
 class _Job:
-    def __init__(self, asked: list[int], places: range, seed: int) -> None:
-        self.asked, self.places, self.seed = asked, places, seed
+    def __init__(self, indices: list[int], positions: range, seed: int) -> None:
+        self.indices, self.positions, self.seed = indices, positions, seed
+        # The names in older code, which is measured in the same run.
+        self.asked, self.places = indices, positions
 
 
 class _StepTimes:

@@ -297,22 +297,22 @@ def stages(subject: Subject, chosen: argparse.Namespace, seed: int) -> Iterator[
             group=chosen.grpo_group,
             updates=chosen.grpo_updates,
             resample=chosen.resample,
-            learn_from=chosen.learn_from,
+            learned_attempts=chosen.learn_from,
             temperature=chosen.temperature,
             clip_high=chosen.clip_high,
             kl=chosen.kl,
-            level=chosen.level,
-            hold=chosen.hold,
+            average_by_attempt=chosen.level,
+            hold_share=chosen.hold,
             seed=seed,
         )
 
-        def look(course: TrainingSchedule) -> None:
+        def record_level(course: TrainingSchedule) -> None:
             if chosen.grade_every and course.steps % chosen.grade_every == 0:
                 graded("grpo", last, step=course.steps)
 
         progress = TrainingProgress("grpo", chosen.log, every_seconds=0.0)
         rewards = grpo_in_world(
-            model, tokenizer, subject.arena, subject.games, online, progress, look
+            model, tokenizer, subject.arena, subject.games, online, progress, record_level
         ).rewards
         tens = [rewards[start : start + 10] for start in range(0, len(rewards), 10)]
         yield graded("grpo", last, step=len(rewards), rewards=[round(fmean(ten), 2) for ten in tens])

@@ -184,11 +184,11 @@ def test_few_steps_in_a_world_learn_as_fast_as_many(job: train.RecipeJob) -> Non
 def reward(games: WorldSubject, learner: PolicyLearner) -> float:
     """The mean over sampled episodes."""
     sampler = PolicySampler(learner.model, learner.tokenizer)
-    practice = rollouts.EpisodeRollouts(sampler, games.arena, games.world.games, group=8)
+    source = rollouts.EpisodeRollouts(sampler, games.arena, games.world.games, group=8)
     try:
-        found = practice.play_games(games.world.games, seed=77)
+        found = source.play_games(games.world.games, seed=77)
     finally:
-        practice.close()
+        source.close()
         sampler.close()
     return fmean(attempt.reward for group in found for attempt in group)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from agent2rl.core.system_packages import suggest_install
+from agent2rl.system.packages import suggest_install
 from tests.helpers.run_launcher import RunLauncher
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "troubleshooting.md"

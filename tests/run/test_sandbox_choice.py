@@ -7,7 +7,6 @@ import pytest
 from agent2rl import registry
 from agent2rl.core.errors import MachineError
 from agent2rl.core.records import Budget, Isolation, Promise, RunSpec
-from agent2rl.core.system_packages import suggest_install
 from agent2rl.record.recorder import Recorder
 from agent2rl.record.run_lock import RunLock
 from agent2rl.run import sandbox_choice
@@ -16,6 +15,7 @@ from agent2rl.run.private_places import PrivatePlaces
 from agent2rl.run.run_steps import prepare_sandbox
 from agent2rl.run.settings import read_settings
 from agent2rl.sandboxes import landlock
+from agent2rl.system.packages import suggest_install
 
 PLACES = PrivatePlaces()
 NO_PERMISSIONS = (

@@ -7,7 +7,6 @@ import pytest
 
 from agent2rl import registry
 from agent2rl.core.errors import MachineError
-from agent2rl.core.system_packages import suggest_install
 from agent2rl.sandboxes.start_failures import (
     APPARMOR,
     CHECK_HINT,
@@ -18,6 +17,7 @@ from agent2rl.sandboxes.start_failures import (
     explain_failure,
     read_machine_facts,
 )
+from agent2rl.system.packages import suggest_install
 
 ROOT, USER = MachineFacts(True, False), MachineFacts(False, False)
 ROOT_IN_CONTAINER, USER_IN_CONTAINER = MachineFacts(True, True), MachineFacts(False, True)

@@ -47,7 +47,7 @@ def test_any_chat_is_encoded_and_only_the_assistant_is_learnt(base: Path) -> Non
     ]
     (row,) = encode_conversations(model, tokenizer, [chat])
     assert row.tokens == [*tokenizer.encode("up", add_special_tokens=False), tokenizer.eos_token_id]
-    assert all(row.said)
+    assert all(row.generated)
     with pytest.raises(UserError, match="no assistant message"):
         encode_conversations(model, tokenizer, [chat, chat[:2]])
 

@@ -74,11 +74,11 @@ class Overheard(TransformersEngine):
 
 def played(base: Path, games: Sequence[Example], group: int, seed: int = 5) -> list[list[GrpoRollout]]:
     sampler = PolicySampler(*models.load(base))
-    practice = EpisodeRollouts(sampler, ARENA, games, group)
+    source = EpisodeRollouts(sampler, ARENA, games, group)
     try:
-        return practice.play_games(games, seed)
+        return source.play_games(games, seed)
     finally:
-        practice.close()
+        source.close()
         sampler.close()
 
 
@@ -110,10 +110,10 @@ def test_a_model_with_a_template_reads_an_episode_once_and_one_without_reads_eac
 
 def test_the_attempts_are_the_same_however_the_work_is_shared(bases: dict[str, Path]) -> None:
     sampler = PolicySampler(*models.load(bases["templated"]))
-    practice = EpisodeRollouts(sampler, ARENA, STAIRS_EXAMPLES, group=2)
+    source = EpisodeRollouts(sampler, ARENA, STAIRS_EXAMPLES, group=2)
     try:
-        whole = practice.attempt(RolloutJob([2, 5, 1], [0, 1, 2], seed=9))
-        shares = [practice.attempt(RolloutJob(asked, [], seed=9)) for asked in ([2, 1], [5])]
+        whole = source.attempt(RolloutJob([2, 5, 1], [0, 1, 2], seed=9))
+        shares = [source.attempt(RolloutJob(asked, [], seed=9)) for asked in ([2, 1], [5])]
     finally:
         sampler.close()
     assert whole == [shares[0][0], shares[1][0], shares[0][1]]
@@ -135,11 +135,11 @@ def test_an_episode_ends_after_the_most_turns_of_its_arena(bases: dict[str, Path
             return super().step(action)
 
     arena = replace(ARENA, world=Counted, most_turns=2)
-    practice = EpisodeRollouts(sampler, arena, STAIRS_EXAMPLES, group=2)
+    source = EpisodeRollouts(sampler, arena, STAIRS_EXAMPLES, group=2)
     try:
-        practice.play_games(STAIRS_EXAMPLES[4:6], 0)  # their goals take more steps
+        source.play_games(STAIRS_EXAMPLES[4:6], 0)  # their goals take more steps
     finally:
-        practice.close()
+        source.close()
         sampler.close()
     assert sorted(turns) == [0] * 4 + [1] * 4
 
@@ -150,11 +150,11 @@ def test_a_conversation_that_outgrows_the_context_ends_with_what_it_has(bases: d
             return replace(super().step(action), observation="word " * 900, done=False)
 
     sampler = PolicySampler(*models.load(bases["templated"]))
-    practice = EpisodeRollouts(sampler, replace(ARENA, world=Talkative), STAIRS_EXAMPLES, group=1)
+    source = EpisodeRollouts(sampler, replace(ARENA, world=Talkative), STAIRS_EXAMPLES, group=1)
     try:
-        ((attempt,),) = practice.play_games(STAIRS_EXAMPLES[:1], seed=0)
+        ((attempt,),) = source.play_games(STAIRS_EXAMPLES[:1], seed=0)
     finally:
-        practice.close()
+        source.close()
         sampler.close()
     assert all(len(row.prompt) + len(row.tokens) <= 2048 for row in attempt.rows)
     assert 0 < attempt.tokens <= 4 * SAMPLING.max_tokens
@@ -206,7 +206,7 @@ def test_grpo_raises_the_reward_of_a_world(bases: dict[str, Path], level: bool) 
     model, tokenizer = models.load(bases["templated"])
     arena = Arena(Letters, EpisodePrompt("Speak."), extract_action, Sampling(max_tokens=6))
     games = [Example(str(number), "", str(number), {}) for number in range(8)]
-    settings = GrpoSettings(learning_rate=1e-2, steps=10, prompts=8, group=8, level=level)
+    settings = GrpoSettings(learning_rate=1e-2, steps=10, prompts=8, group=8, average_by_attempt=level)
     result = grpo_in_world(model, tokenizer, arena, games, settings, TrainingProgress("grpo"))
     assert result.steps == 10
     assert sum(result.rewards[-3:]) > 2 * sum(result.rewards[:3])

@@ -27,13 +27,13 @@ def turns_of(row: TrainingSequence) -> list[tuple[list[int], list[int]]]:
     found: list[tuple[list[int], list[int]]] = []
     read: list[int] = list(row.prompt)
     before = False
-    for token, said in zip(row.tokens, row.said, strict=True):
-        if said and not before:
+    for token, generated in zip(row.tokens, row.generated, strict=True):
+        if generated and not before:
             found.append((list(read), []))
-        if said:
+        if generated:
             found[-1][1].append(token)
         read.append(token)
-        before = said
+        before = generated
     return found
 
 
@@ -132,7 +132,7 @@ def test_a_long_attempt_weighs_more_only_if_all_tokens_weigh_the_same(level: boo
         RolloutGroup([GrpoRollout((short,)), GrpoRollout((long,))], [1.0, 0.0]),
         RolloutGroup(idle, [0.5, 0.5]),
     ]
-    [found] = weigh_by_advantage(groups, GrpoSettings(level=level))
+    [found] = weigh_by_advantage(groups, GrpoSettings(average_by_attempt=level))
     assert [row for row, _ in found] == [short, long]
     total = sum(row.count * weight for row, weight in found)
     assert total == pytest.approx(0.0 if level else -10.0, abs=1e-3)
@@ -141,5 +141,5 @@ def test_a_long_attempt_weighs_more_only_if_all_tokens_weigh_the_same(level: boo
 def test_of_a_group_those_attempts_are_learnt_that_differ_most() -> None:
     rollouts = [GrpoRollout((TrainingSequence.from_answer([1], [number]),)) for number in range(6)]
     group = RolloutGroup(rollouts, [0.0, 1.0, 0.2, 0.9, 0.5, 0.4])
-    [found] = weigh_by_advantage([group], GrpoSettings(learn_from=4))
+    [found] = weigh_by_advantage([group], GrpoSettings(learned_attempts=4))
     assert sorted(row.tokens[0] for row, _ in found) == [0, 1, 2, 3]

@@ -8,8 +8,8 @@ import pytest
 from agent2rl import registry
 from agent2rl.cli.terminal_output import describe_event
 from agent2rl.core.events import TimelineEvent
-from agent2rl.core.system_packages import suggest_install
 from agent2rl.sandboxes import landlock
+from agent2rl.system.packages import suggest_install
 from tests.helpers.run_launcher import FinishedRun, RunLauncher
 
 AGENT = """

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from agent2rl.core.network import NetworkRequest
-from agent2rl.core.system_packages import read_debian_codename
 from agent2rl.record import ledger
+from agent2rl.system.packages import read_debian_codename
 from tests.helpers.run_launcher import FinishedRun, RunLauncher
 from tests.run.package_registry import serve_npm_registry, write_debian_repository, write_wheel
 

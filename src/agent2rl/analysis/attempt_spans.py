@@ -17,12 +17,12 @@ from agent2rl.analysis.timeline import AgentTimeline
 from agent2rl.core.events import FileSeen, TimelineEvent
 from agent2rl.core.grading_records import Submission
 from agent2rl.core.records import Rollouts
-from agent2rl.core.unix import read_at
 from agent2rl.record import untrusted_files
 from agent2rl.record.files import open_regular_file
 from agent2rl.record.reader import RunView
 from agent2rl.record.revisions import RevisionReader
 from agent2rl.record.untrusted_files import JsonNode, read_untrusted_slice
+from agent2rl.system.unix import read_at
 
 logger = logging.getLogger(__name__)
 

@@ -22,10 +22,10 @@ from agent2rl.campaign.claims_and_sessions import CampaignSession, read_stop_req
 from agent2rl.campaign.jobs import CampaignJob, EndedJob, JobExecutor, JobOutcome, JobWorker, MachineShare
 from agent2rl.core.errors import MachineError, UserError
 from agent2rl.core.units import BYTES
-from agent2rl.core.unix import fcntl
 from agent2rl.record.paths import SessionPaths
 from agent2rl.run import machine
 from agent2rl.run.machine import read_gpu_uuids
+from agent2rl.system.unix import fcntl
 
 logger = logging.getLogger(__name__)
 

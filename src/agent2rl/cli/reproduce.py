@@ -31,7 +31,6 @@ from agent2rl.cli.run_and_report import stop_on_signals, write_run_report
 from agent2rl.cli.terminal_output import TerminalProgress, sanitize_lines
 from agent2rl.core.errors import UserError
 from agent2rl.core.reproduction import Reproduction
-from agent2rl.core.unix import require_linux
 from agent2rl.record.crash_recovery import read_spec
 from agent2rl.record.paths import RunPaths
 from agent2rl.report.reproductions import build_reproduction_rows, format_step
@@ -39,6 +38,7 @@ from agent2rl.run.foreign_runs import ForeignRun, NamedInputs, open_reproduction
 from agent2rl.run.reproduction import reproduce_submission
 from agent2rl.run.reproduction_plan import ReproductionPlan, ReproductionRequest, plan_reproduction
 from agent2rl.run.settings import read_settings
+from agent2rl.system.unix import require_linux
 
 DIRECTORY = click.Path(path_type=Path, file_okay=False, exists=True)
 

@@ -16,13 +16,13 @@ import click
 
 from agent2rl.cli.terminal_output import TerminalProgress, print_run
 from agent2rl.core.events import TimelineEvent
-from agent2rl.core.unix import require_linux
 from agent2rl.record.paths import RunPaths
 from agent2rl.record.reader import read_run
 from agent2rl.record.recorder import Notify
 from agent2rl.report import export, page_signature, run_report
 from agent2rl.run.execution import FinishedRun
 from agent2rl.run.settings import read_settings
+from agent2rl.system.unix import require_linux
 from agent2rl.trackers import mirror
 from agent2rl.trackers.follow import TrackerProcesses, get_started_run_id
 

@@ -28,12 +28,12 @@ from pydantic import ValidationError
 from agent2rl.core.errors import UserError
 from agent2rl.core.llm import Outcome, Wire
 from agent2rl.core.records import Record
-from agent2rl.core.unix import fcntl
 from agent2rl.gateway.errors import RequestRefused, UpstreamFailure
 from agent2rl.gateway.keys import Key
 from agent2rl.gateway.request_parsing import Kind, ParsedRequest, RouteMatch
 from agent2rl.gateway.upstream import UpstreamResponse
 from agent2rl.record.files import cut_torn_line
+from agent2rl.system.unix import fcntl
 
 
 class TapedExchange(Record):

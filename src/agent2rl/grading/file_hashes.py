@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agent2rl.core.records import Record
-from agent2rl.core.unix import O_CLOEXEC, O_NOFOLLOW, fcntl
 from agent2rl.record.files import canonical_json, sha256_file, sha256_text, write_record
+from agent2rl.system.unix import O_CLOEXEC, O_NOFOLLOW, fcntl
 
 SMALL_BYTES = 1 << 20
 """Files below this size are always hashed again."""

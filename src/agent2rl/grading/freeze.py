@@ -36,11 +36,11 @@ from agent2rl.core.engine import CHAT_FORMAT_FILE
 from agent2rl.core.errors import GradingError, MachineError, Refusal
 from agent2rl.core.grading_records import FileHash, Manifest
 from agent2rl.core.units import format_size
-from agent2rl.core.unix import O_CLOEXEC, O_DIRECTORY, O_NOCTTY, O_NOFOLLOW, O_NONBLOCK
 from agent2rl.grading.file_hashes import FileHashCache, copy_and_hash, share_blocks
 from agent2rl.grading.untrusted_model_files import INDEX, SAVE_HINT, SINGLE
 from agent2rl.record.files import sha256_file, sync_directory
 from agent2rl.record.paths import SubmissionPaths
+from agent2rl.system.unix import O_CLOEXEC, O_DIRECTORY, O_NOCTTY, O_NOFOLLOW, O_NONBLOCK
 
 # Selection of files by name. Everything else stays where it is.
 

@@ -17,7 +17,6 @@ from typing import Literal
 from agent2rl.core.errors import Agent2RLError, GradingError, Refusal
 from agent2rl.core.grading_records import Submission, find_best_submission
 from agent2rl.core.records import Budget, KeptWeights, TimeBreakdown
-from agent2rl.core.unix import release_free_memory
 from agent2rl.grading.agent_clock import AgentClock
 from agent2rl.grading.grading_child import EvaluationFailed
 from agent2rl.grading.rollout_meter import RolloutMeter
@@ -33,6 +32,7 @@ from agent2rl.grading.submission_grader import (
 from agent2rl.grading.verdict_maker import GradingSetup, GradingTimeOver, VerdictMaker
 from agent2rl.record.crash_recovery import AgentEnd
 from agent2rl.record.recorder import Recorder
+from agent2rl.system.unix import release_free_memory
 
 logger = logging.getLogger(__name__)
 

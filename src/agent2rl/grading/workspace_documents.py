@@ -27,7 +27,7 @@ from typing import IO, cast
 
 import numpy as np
 
-from agent2rl.core.unix import O_CLOEXEC, O_DIRECTORY, O_NOCTTY, O_NOFOLLOW, O_NONBLOCK
+from agent2rl.system.unix import O_CLOEXEC, O_DIRECTORY, O_NOCTTY, O_NOFOLLOW, O_NONBLOCK
 
 # Extraction of text from any file, in chunks.
 

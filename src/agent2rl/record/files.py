@@ -18,7 +18,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from agent2rl.core.errors import UserError
-from agent2rl.core.unix import O_DIRECTORY, O_NOCTTY, O_NONBLOCK
+from agent2rl.system.unix import O_DIRECTORY, O_NOCTTY, O_NONBLOCK
 
 MOST_RECORD_BYTES = 1 << 30
 """Largest file that is read into memory as a whole."""

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from agent2rl.core.errors import MachineError, UserError
-from agent2rl.core.unix import O_CLOEXEC, O_NONBLOCK, fcntl
 from agent2rl.record import heartbeat
 from agent2rl.record.files import require_no_link
 from agent2rl.record.heartbeat import HEARTBEAT_SECONDS
+from agent2rl.system.unix import O_CLOEXEC, O_NONBLOCK, fcntl
 
 FLOCK_FORMAT = "hhqqi0q"
 """The kernel's struct flock: type, whence, start, length, process."""

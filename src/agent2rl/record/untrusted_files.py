@@ -22,9 +22,9 @@ from typing import BinaryIO, NoReturn
 
 from pydantic import JsonValue
 
-from agent2rl.core.unix import O_CLOEXEC, O_DIRECTORY, O_NOCTTY, O_NOFOLLOW, O_NONBLOCK, read_at
 from agent2rl.record.files import open_regular_file
 from agent2rl.record.paths import RunPaths
+from agent2rl.system.unix import O_CLOEXEC, O_DIRECTORY, O_NOCTTY, O_NOFOLLOW, O_NONBLOCK, read_at
 
 DIRECTORY = os.O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC
 FILE = os.O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC

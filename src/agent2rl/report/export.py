@@ -21,11 +21,11 @@ from agent2rl.analysis.inspect_log import build_logs
 from agent2rl.core.errors import MachineError, UserError
 from agent2rl.core.grading_records import PanelResult
 from agent2rl.core.records import RunResult
-from agent2rl.core.unix import fcntl
 from agent2rl.record.files import read_regular_file, write_atomically
 from agent2rl.record.paths import RunPaths
 from agent2rl.record.reader import RunView, read_run, read_transcript
 from agent2rl.report.record import RunReport
+from agent2rl.system.unix import fcntl
 
 PUBLISHED = (
     "run_id",

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
-from agent2rl.core.unix import resource
+from agent2rl.system.unix import resource
 
 MOST_SECONDS = 900
 LEAST_MEMORY = 8 << 30

@@ -24,7 +24,6 @@ from typing import Self
 
 from agent2rl.core.events import ProcessEnd, ProcessStart, ResourceSample
 from agent2rl.core.sandbox import Mount, Process
-from agent2rl.core.unix import inotify_simple
 from agent2rl.record import untrusted_files
 from agent2rl.record.recorder import Recorder
 from agent2rl.record.revisions import Revision, RevisionRecorder
@@ -38,6 +37,7 @@ from agent2rl.run.process_commands import (
     read_command_line,
     select_variables,
 )
+from agent2rl.system.unix import inotify_simple
 
 # The agent's processes: starts, ends and resource use between snapshots.
 

@@ -21,10 +21,10 @@ from safetensors import SafetensorError
 
 from agent2rl.core.errors import MachineError
 from agent2rl.core.grading_records import Manifest
-from agent2rl.core.unix import fcntl
 from agent2rl.grading.file_hashes import FileHashCache
 from agent2rl.grading.freeze import compute_manifest
 from agent2rl.record.files import remove_tree, write_record
+from agent2rl.system.unix import fcntl
 
 ABANDONED_SECONDS = 86400.0
 Write = Callable[[Path], None]

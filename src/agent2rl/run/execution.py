@@ -17,7 +17,6 @@ from agent2rl.core.errors import Agent2RLError, explain_full_disk
 from agent2rl.core.records import RunResult, RunSpec
 from agent2rl.core.sandbox import AUTO_SANDBOX, ServiceSocket
 from agent2rl.core.task import Task
-from agent2rl.core.unix import resource
 from agent2rl.grading.agent_clock import AgentClock
 from agent2rl.grading.api import create_grading_app
 from agent2rl.grading.baseline import BaselineGrader
@@ -44,6 +43,7 @@ from agent2rl.run.regression_panel import PanelGrader
 from agent2rl.run.run_outcome import RunOutcome
 from agent2rl.run.settings import Settings
 from agent2rl.run.workspace import INSTRUCTIONS_VERSION
+from agent2rl.system.unix import resource
 
 logger = logging.getLogger(__name__)
 

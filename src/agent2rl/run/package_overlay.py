@@ -20,7 +20,6 @@ from pathlib import Path, PurePosixPath
 from typing import Self
 
 from agent2rl.core.sandbox import Mount, SandboxPython
-from agent2rl.core.system_packages import read_debian_codename
 from agent2rl.record.untrusted_files import (
     JsonNode,
     list_names,
@@ -29,6 +28,7 @@ from agent2rl.record.untrusted_files import (
     sanitize_line,
 )
 from agent2rl.run.agent_python import AgentPython
+from agent2rl.system.packages import read_debian_codename
 
 DIST_INFO = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)-([A-Za-z0-9][A-Za-z0-9.!+_]*)\.dist-info")
 LONGEST_NAME = 200

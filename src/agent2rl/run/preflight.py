@@ -12,7 +12,6 @@ from agent2rl.core.grading_records import Split
 from agent2rl.core.records import Isolation
 from agent2rl.core.sandbox import AUTO_SANDBOX
 from agent2rl.core.task import Example, JointEvaluator, ModelEvaluator, Task
-from agent2rl.core.unix import SYSTEM_NAMES
 from agent2rl.environments.search.search_engines import KEYS as SEARCH_KEYS
 from agent2rl.environments.search.search_engines import KNOWN, open_backend
 from agent2rl.grading.grading_child import GradingChild
@@ -31,6 +30,7 @@ from agent2rl.run.sandbox_choice import (
 )
 from agent2rl.run.settings import Settings, read_secrets
 from agent2rl.run.task_data import load_task_data
+from agent2rl.system.unix import SYSTEM_NAMES
 
 KEYS = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY")
 DISK_BYTES = 5 << 30

@@ -22,13 +22,13 @@ from pathlib import Path, PurePosixPath
 from agent2rl.core.errors import MachineError
 from agent2rl.core.records import Isolation
 from agent2rl.core.sandbox import Command, Enclosure, Exit, Role
-from agent2rl.core.unix import resource
 from agent2rl.sandboxes import bubblewrap, container_engine, selftest
 from agent2rl.sandboxes.bubblewrap import SandboxUser
 from agent2rl.sandboxes.container_engine import ContainerEngine
 from agent2rl.sandboxes.container_staging import StagedContainer, stage_container
 from agent2rl.sandboxes.supervise import SandboxStart, make_inside_command, supervise_sandbox
 from agent2rl.sandboxes.view import HOSTNAME, WORKSPACE, require_hideable
+from agent2rl.system.unix import resource
 
 MORE_MEMORY_BYTES = 256 << 20
 """What the cgroup may hold beside the command's memory and shared memory, so that the guard acts first."""

@@ -17,8 +17,8 @@ from pathlib import Path
 from agent2rl.core.errors import Agent2RLError, MachineError
 from agent2rl.core.records import Isolation, Limits, Promise
 from agent2rl.core.sandbox import Command, Enclosure, Mount, Sandbox, ServiceSocket
-from agent2rl.core.unix import fcntl
 from agent2rl.sandboxes import start_failures
+from agent2rl.system.unix import fcntl
 
 PROBE = Path(__file__).with_name("probe.py")
 NAMES = {

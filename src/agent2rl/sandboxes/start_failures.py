@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from agent2rl.core.errors import Agent2RLError, MachineError
-from agent2rl.core.system_packages import suggest_install
+from agent2rl.system.packages import suggest_install
 
 APPARMOR = "kernel.apparmor_restrict_unprivileged_userns"
 CLONE = "kernel.unprivileged_userns_clone"

@@ -37,9 +37,9 @@ from agent2rl.core.sandbox import (
     Role,
     SandboxPython,
 )
-from agent2rl.core.unix import O_CLOEXEC, O_DIRECTORY, O_NOFOLLOW
 from agent2rl.sandboxes import start_failures
 from agent2rl.sandboxes.resource_limits import LimitGuard
+from agent2rl.system.unix import O_CLOEXEC, O_DIRECTORY, O_NOFOLLOW
 
 logger = logging.getLogger(__name__)
 

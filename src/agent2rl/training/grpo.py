@@ -49,7 +49,7 @@ class GrpoSettings:
     """Rounds of sampling."""
     seconds: float = math.inf
     """Time limit. The learning rate decays by the time that is left."""
-    hold: float = 0.0
+    hold_share: float = 0.0
     """The share of the training for which the learning rate stays at its peak before it decays."""
     prompts: int = 16
     """Questions or games per step."""
@@ -60,7 +60,7 @@ class GrpoSettings:
     resample: int = 0
     """How often a step samples further questions or games in place of those whose attempts all have the same
     reward."""
-    learn_from: int | None = None
+    learned_attempts: int | None = None
     """Attempts of each group that are learnt, those with the most different rewards; None for all."""
     clip_low: float = 0.2
     clip_high: float = 0.28
@@ -71,7 +71,7 @@ class GrpoSettings:
     max_tokens: int = 256
     """Limit for an answer. In games, the arena's sampling limits a turn."""
     temperature: float = 1.0
-    level: bool = False
+    average_by_attempt: bool = False
     """Whether all attempts have the same weight, whatever their length. If not, all tokens have."""
     kl: float = 0.0
     """Weight of the KL penalty towards the initial model."""
@@ -107,8 +107,8 @@ class GrpoRollout:
 class RolloutJob:
     """The questions or games that one worker attempts."""
 
-    asked: Sequence[int]
-    places: Sequence[int]
+    indices: Sequence[int]
+    positions: Sequence[int]
     """Their positions among all of the step: attempts are the same however the work is shared."""
     seed: int
 
@@ -118,7 +118,7 @@ class RolloutSource(Protocol):
 
     def __len__(self) -> int: ...
 
-    def attempt(self, trial: RolloutJob) -> list[list[GrpoRollout]]:
+    def attempt(self, job: RolloutJob) -> list[list[GrpoRollout]]:
         """Return a group of attempts at each item of the job. Any worker process may call this."""
         ...
 
@@ -138,10 +138,10 @@ class _QuestionRollouts:
     def __len__(self) -> int:
         return len(self.prompts)
 
-    def attempt(self, trial: RolloutJob) -> list[list[GrpoRollout]]:
-        sampling = SampleSettings(self.settings.max_tokens, self.settings.temperature, trial.seed)
-        prompts = [self.prompts[i] for i in trial.asked]
-        samples = self.sampler.sample(prompts, sampling, self.settings.group, trial.places)
+    def attempt(self, job: RolloutJob) -> list[list[GrpoRollout]]:
+        sampling = SampleSettings(self.settings.max_tokens, self.settings.temperature, job.seed)
+        prompts = [self.prompts[i] for i in job.indices]
+        samples = self.sampler.sample(prompts, sampling, self.settings.group, job.positions)
         return [
             [
                 GrpoRollout(
@@ -150,7 +150,7 @@ class _QuestionRollouts:
                 )
                 for sample in group
             ]
-            for i, group in zip(trial.asked, samples, strict=True)
+            for i, group in zip(job.indices, samples, strict=True)
         ]
 
     def reward(self, index: int, attempt: GrpoRollout) -> float:
@@ -164,30 +164,31 @@ def grpo(
     reward: Callable[[int, str], float],
     settings: GrpoSettings,
     progress: TrainingProgress,
-    look: Callable[[TrainingSchedule], None] | None = None,
+    after_step: Callable[[TrainingSchedule], None] | None = None,
 ) -> GrpoResult:
     """Train the model in place. `reward(index, text)` returns the reward of an answer to a prompt."""
     questions = _QuestionRollouts(
         prompts, encode(tokenizer, prompts), reward, PolicySampler(model, tokenizer, fused=True), settings
     )
-    return improve(model, questions, settings, progress, look)
+    return train_on_rollouts(model, questions, settings, progress, after_step)
 
 
-def improve(
+def train_on_rollouts(
     model: PreTrainedModel,
-    practice: RolloutSource,
+    source: RolloutSource,
     settings: GrpoSettings,
     progress: TrainingProgress,
-    look: Callable[[TrainingSchedule], None] | None = None,
+    after_step: Callable[[TrainingSchedule], None] | None = None,
 ) -> GrpoResult:
     """Train the model in place on its own attempts.
 
-    `look` is called after each step but the last, to inspect or save the model; its time does not count.
+    `after_step` is called after each step but the last, to inspect or save the model. Its time does not count
+    as training.
     """
-    if not len(practice) or settings.group < 2:
+    if not len(source) or settings.group < 2:
         raise UserError("GRPO needs at least one question or game, and at least two attempts at each.")
     reference = deepcopy(model).requires_grad_(False) if settings.kl else None
-    order = _iterate_shuffled(len(practice), settings.seed)
+    order = _iterate_shuffled(len(source), settings.seed)
     schedule = TrainingSchedule(settings.steps, settings.seconds)
     optimizer = ScheduledAdamW(model, settings.learning_rate)
 
@@ -195,8 +196,8 @@ def improve(
         return _compute_loss(model, reference, part, settings)
 
     rewards: list[float] = []
-    with DataParallelWorkers(model, {"attempt": practice.attempt, "loss": loss}) as workers:
-        collector = _RolloutCollector(practice, workers, order, settings)
+    with DataParallelWorkers(model, {"attempt": source.attempt, "loss": loss}) as workers:
+        collector = _RolloutCollector(source, workers, order, settings)
         updater = _PolicyUpdater(model, workers, optimizer, settings)
         while not schedule.over:
             groups = collector.collect_groups(schedule.steps)
@@ -217,9 +218,9 @@ def improve(
                     "groups_without_signal": sum(not group.has_signal for group in groups) / len(groups),
                 },
             )
-            if look and not schedule.over:
+            if after_step and not schedule.over:
                 began = time.monotonic()
-                look(schedule)
+                after_step(schedule)
                 for clock in (schedule, progress):
                     clock.exclude_seconds(time.monotonic() - began)
     return GrpoResult(schedule.steps, progress.tokens, schedule.seconds, tuple(rewards))
@@ -246,16 +247,16 @@ class _RolloutCollector:
 
     def __init__(
         self,
-        practice: RolloutSource,
+        source: RolloutSource,
         workers: DataParallelWorkers,
         order: Iterator[int],
         settings: GrpoSettings,
     ) -> None:
-        self._practice, self._workers, self._order, self._settings = practice, workers, order, settings
+        self._source, self._workers, self._order, self._settings = source, workers, order, settings
 
     def collect_groups(self, step: int) -> list[RolloutGroup]:
         """Attempt the questions or games of a step, and more of them if too many teach nothing."""
-        wanted = min(self._settings.prompts, len(self._practice))
+        wanted = min(self._settings.prompts, len(self._source))
         groups: list[RolloutGroup] = []
         for attempt in range(self._settings.resample + 1):
             missing = wanted - sum(group.has_signal for group in groups)
@@ -272,7 +273,7 @@ class _RolloutCollector:
         results: list[list[list[GrpoRollout]]] = self._workers.map_jobs("attempt", jobs)
         rollouts = [results[place % size][place // size] for place in range(len(indices))]
         return [
-            RolloutGroup(group, [self._practice.reward(index, rollout) for rollout in group])
+            RolloutGroup(group, [self._source.reward(index, rollout) for rollout in group])
             for index, group in zip(indices, rollouts, strict=True)
         ]
 
@@ -308,7 +309,7 @@ class _PolicyUpdater:
             )
             totals = self._workers.accumulate_gradients("loss", shares)
             sums = [a + b for a, b in zip(sums, totals, strict=True)]
-            norms.append(self._optimizer.step(share, 1 / count, self._settings.hold))
+            norms.append(self._optimizer.step(share, 1 / count, self._settings.hold_share))
             tokens += count
         return {
             **{name: value / tokens for name, value in zip(LOSS_PARTS, sums, strict=True)},
@@ -325,7 +326,7 @@ def weigh_by_advantage(groups: Sequence[RolloutGroup], settings: GrpoSettings) -
     chosen = [
         [
             (rollout, advantage)
-            for rollout, advantage in _compute_group_advantages(group, settings.learn_from)
+            for rollout, advantage in _compute_group_advantages(group, settings.learned_attempts)
             if rollout.tokens
         ]
         for group in groups
@@ -335,7 +336,7 @@ def weigh_by_advantage(groups: Sequence[RolloutGroup], settings: GrpoSettings) -
     mean_tokens = fmean(lengths) if lengths else 0.0
     return [
         [
-            (row, advantage * (mean_tokens / rollout.tokens if settings.level else 1.0))
+            (row, advantage * (mean_tokens / rollout.tokens if settings.average_by_attempt else 1.0))
             for rollout, advantage in group
             for row in rollout.rows
         ]

@@ -35,7 +35,7 @@ class TrainingSequence:
     prompt: TokenIds
     tokens: TokenIds
     """The tokens after the prompt: the model's replies with their end tokens, and the input in between."""
-    said: Sequence[bool]
+    generated: Sequence[bool]
     """Which of them the model generated."""
     log_probs: Sequence[float] = field(default=(), compare=False)
     """The log-probabilities of those that it generated, when it did; empty if they are not known."""
@@ -47,7 +47,7 @@ class TrainingSequence:
     @property
     def count(self) -> int:
         """Number of tokens that the model generated."""
-        return sum(self.said)
+        return sum(self.generated)
 
 
 def build_sequences(
@@ -64,13 +64,13 @@ def build_sequences(
     so_far: list[int] = []
     for read, reply, *known in turns:
         if rows and list(read[: len(so_far)]) == so_far:
-            _, tokens, said, log_probs = rows[-1]
+            _, tokens, generated, log_probs = rows[-1]
             inputs = list(read[len(so_far) :])
         else:
-            tokens, said, log_probs, inputs = [], [], [], []
-            rows.append((list(read), tokens, said, log_probs))
+            tokens, generated, log_probs, inputs = [], [], [], []
+            rows.append((list(read), tokens, generated, log_probs))
         tokens += [*inputs, *reply]
-        said += [False] * len(inputs) + [True] * len(reply)
+        generated += [False] * len(inputs) + [True] * len(reply)
         log_probs += known[0] if known else ()
         so_far = [*read, *reply]
     return tuple(TrainingSequence(*row) for row in rows)
@@ -258,8 +258,8 @@ def _pack_rows(groups: Sequence[PromptGroup], share_prompts: bool) -> _PackedPas
             elif fed:
                 packed.counts.append(len(fed))
                 packed.prompts.append(prompt_text)
-            for place, (token, said) in enumerate(zip(row.tokens, row.said, strict=True)):
-                if said:
+            for place, (token, generated) in enumerate(zip(row.tokens, row.generated, strict=True)):
+                if generated:
                     packed.keep.append(first + place - 1 if place else last_of_prompt)
                     packed.targets.append(token)
     return packed

@@ -28,7 +28,7 @@ from agent2rl.training.conversations import (
     open_prompt_encoder,
     require_end_token,
 )
-from agent2rl.training.grpo import GrpoResult, GrpoRollout, GrpoSettings, RolloutJob, improve
+from agent2rl.training.grpo import GrpoResult, GrpoRollout, GrpoSettings, RolloutJob, train_on_rollouts
 from agent2rl.training.optimizer import TrainingSchedule
 from agent2rl.training.policy import TrainingSequence, build_sequences
 from agent2rl.training.progress import TrainingProgress
@@ -133,8 +133,8 @@ class EpisodeRollouts:
     def __len__(self) -> int:
         return len(self._games)
 
-    def attempt(self, trial: RolloutJob) -> list[list[GrpoRollout]]:
-        return self.play_games([self._games[i] for i in trial.asked], trial.seed)
+    def attempt(self, job: RolloutJob) -> list[list[GrpoRollout]]:
+        return self.play_games([self._games[i] for i in job.indices], job.seed)
 
     def reward(self, index: int, attempt: GrpoRollout) -> float:  # noqa: ARG002
         return attempt.reward
@@ -201,13 +201,13 @@ def grpo_in_world(
     games: Sequence[Example],
     settings: GrpoSettings,
     progress: TrainingProgress,
-    look: Callable[[TrainingSchedule], None] | None = None,
+    after_step: Callable[[TrainingSchedule], None] | None = None,
 ) -> GrpoResult:
     """Train the model in place on episodes that it plays: `settings.prompts` games a step."""
     sampler = PolicySampler(model, tokenizer, fused=True)
     rollouts = EpisodeRollouts(sampler, arena, games, settings.group, settings.temperature)
     try:
-        return improve(model, rollouts, settings, progress, look)
+        return train_on_rollouts(model, rollouts, settings, progress, after_step)
     finally:
         rollouts.close()
         sampler.close()

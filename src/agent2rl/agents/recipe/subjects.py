@@ -303,14 +303,14 @@ class WorldSubject:
     ) -> list[list[float]]:
         """Play so many episodes of each game, and return their rewards."""
         sampler = PolicySampler(learner.model, learner.tokenizer)
-        practice = rollouts.EpisodeRollouts(sampler, self.arena, games, episodes)
+        source = rollouts.EpisodeRollouts(sampler, self.arena, games, episodes)
         try:
-            with DataParallelWorkers(learner.model, {"attempt": practice.attempt}) as workers:
+            with DataParallelWorkers(learner.model, {"attempt": source.attempt}) as workers:
                 shares = [range(start, len(games), workers.size) for start in range(workers.size)]
                 jobs = [RolloutJob(share, share, this_round.seed) for share in shares]
                 played = workers.map_jobs("attempt", jobs)
         finally:
-            practice.close()
+            source.close()
             sampler.close()
         return [[rollout.reward for rollout in group] for groups in played for group in groups]
 
@@ -338,7 +338,8 @@ class WorldSubject:
     ) -> float | None:
         probe, group_seconds = self._measure_play_speed(this_round, learner)
         rate = learner.choose_learning_rate("play")
-        # A failed episode is several times as long as a won one, so `level` gives each the same weight.
+        # A failed episode is several times as long as a won one, so `average_by_attempt` gives each the
+        # same weight.
         # Several updates a step learn faster than one, and four of eight episodes teach as much as all of
         # them for half of the time (docs/design/training.md).
         settings = this_round.plan_grpo(
@@ -347,9 +348,9 @@ class WorldSubject:
             rate,
             plan.FEWEST_GAMES,
             plan.GAMES_PER_UPDATE,
-            level=True,
-            hold=plan.HOLD_SHARE,
-            learn_from=ATTEMPTS_PER_PROMPT // 2,
+            average_by_attempt=True,
+            hold_share=plan.HOLD_SHARE,
+            learned_attempts=ATTEMPTS_PER_PROMPT // 2,
         )
         if settings is None:
             return None

@@ -349,7 +349,12 @@ def _interpret_own_recipe(machine: AbstractInterpreter, call: LibraryCall) -> Ab
             rows = call.get_argument("pairs" if call.last == "sft" else "rows", IMITATING[call.name])
             kind = array_calls.classify_imitation(machine, collect_marks(rows), 0.95)
             return _add_stage(machine, kind, m.select_models(collect_marks(given)), call)
-        case "agent2rl.training.grpo.grpo" | "agent2rl.training.grpo.improve":
+        # `improve` is the former name, which programs of earlier runs use.
+        case (
+            "agent2rl.training.grpo.grpo"
+            | "agent2rl.training.grpo.train_on_rollouts"
+            | "agent2rl.training.grpo.improve"
+        ):
             return _add_stage(
                 machine,
                 array_calls.classify_policy_gradient(marks & {m.WORLD}, 0.95),

@@ -29,9 +29,9 @@ from pydantic import ValidationError
 
 from agent2rl.core.errors import ExternalServiceError, UserError
 from agent2rl.core.records import Record
-from agent2rl.core.unix import fcntl
 from agent2rl.environments.retrieval import Bm25Index
 from agent2rl.net.grading_proxy_client import GradingProxyClient, ProxyError
+from agent2rl.system.unix import fcntl
 
 # The backend protocol, and the backend that searches through the grading proxy
 

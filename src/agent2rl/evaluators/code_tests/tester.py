@@ -22,8 +22,8 @@ import time
 import types
 from typing import Any
 
-from agent2rl.core.unix import resource
 from agent2rl.evaluators.code_tests import plain_data
+from agent2rl.system.unix import resource
 
 WALL_SECONDS = 6.0
 """Time limit for a program and its tests. `jail` has a tighter limit for CPU time."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agent2rl.core.system_packages import suggest_install
+from agent2rl.system.packages import suggest_install
 
 SUDO = "" if os.geteuid() == 0 else "sudo "
 

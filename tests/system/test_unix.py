@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from agent2rl.core import unix
 from agent2rl.core.errors import MachineError
+from agent2rl.system import unix
 
 
 def test_on_linux_flags_and_modules_are_the_real_ones() -> None:
@@ -39,7 +39,7 @@ def test_a_part_of_a_file_is_read_with_and_without_pread(
 RETAIN_MEMORY = """
 import os
 from pathlib import Path
-from agent2rl.core.unix import release_free_memory
+from agent2rl.system.unix import release_free_memory
 
 def read_resident_megabytes():
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20

@@ -1,0 +1,1 @@
+"""What depends on the operating system: Unix functions that other systems lack, and package managers."""
