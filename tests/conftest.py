@@ -24,6 +24,7 @@ SLOW_FOLDERS = {"agents", "campaign", "dashboard", "docs", "models", "sandboxes"
 SLOW_FILES = {
     "test_agent_install.py",
     "test_agent_timeline.py",
+    "test_alfworld.py",
     "test_audit.py",
     "test_campaign_reports.py",
     "test_code_tests.py",
@@ -37,8 +38,10 @@ SLOW_FILES = {
     "test_humaneval.py",
     "test_inspect_log.py",
     "test_killed_cache_writers.py",
+    "test_other_systems.py",
     "test_page.py",
     "test_pairwise.py",
+    "test_paper_report.py",
     "test_private_places.py",
     "test_real_runs.py",
     "test_search_live.py",

@@ -140,7 +140,9 @@ def test_training_norms_alone_is_derived(parent: LlamaForCausalLM, told: Told) -
     assert told({name: 1.1 * own[name] if "norm" in name else own[name] for name in own}).verdict == "derived"
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize(
+    "dtype", [torch.bfloat16, pytest.param(torch.float16, marks=THOROUGH), torch.float64]
+)
 def test_another_precision_is_no_other_ancestry(
     child: LlamaForCausalLM, told: Told, dtype: torch.dtype
 ) -> None:
@@ -159,7 +161,7 @@ def test_added_vocabulary_is_no_other_ancestry(
     assert report.added_rows == 8
 
 
-@pytest.mark.parametrize("length", [0.0, 0.5, 3.0])
+@pytest.mark.parametrize("length", [0.0, pytest.param(0.5, marks=THOROUGH), 3.0])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_base_with_rows_for_added_tokens_is_a_copy_and_the_rows_are_measured(
     parent: LlamaForCausalLM, base: BaseModel, tmp_path: Path, length: float, dtype: torch.dtype
@@ -235,7 +237,7 @@ def test_the_base_in_a_wider_precision_is_a_copy(parent: LlamaForCausalLM, told:
     assert (report.verdict, report.unchanged_tensors) == ("copied", 1)
 
 
-@pytest.mark.parametrize("problems", [30, 400])
+@pytest.mark.parametrize("problems", [pytest.param(30, marks=THOROUGH), 400])
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.thorough)])
 def test_a_trained_abacus_is_derived_though_its_head_moved_far(
     tmp_path: Path, problems: int, seed: int
@@ -274,7 +276,7 @@ def test_a_few_values_of_the_base_make_no_child_of_a_stranger(
     assert told(spliced).verdict == "foreign"
 
 
-@pytest.mark.parametrize("share", [0.3, 0.45, 0.6])
+@pytest.mark.parametrize("share", [0.3, pytest.param(0.45, marks=THOROUGH), 0.6])
 def test_a_stranger_with_many_values_of_the_base_is_never_derived(
     parent: LlamaForCausalLM, told: Told, stranger: Weights, share: float
 ) -> None:
@@ -347,7 +349,9 @@ def test_a_mixture_with_a_stranger_is_not_derived_and_its_share_is_told(
 
 @pytest.mark.parametrize("which", ["stranger", "distant_stranger"])
 @pytest.mark.parametrize("per_matrix", [True, False])
-@pytest.mark.parametrize("factor", [0.3, 0.5, 0.7, 0.95])
+@pytest.mark.parametrize(
+    "factor", [0.3, pytest.param(0.5, marks=THOROUGH), pytest.param(0.7, marks=THOROUGH), 0.95]
+)
 def test_a_stranger_added_to_the_whole_base_is_not_derived(
     parent: LlamaForCausalLM,
     told: Told,

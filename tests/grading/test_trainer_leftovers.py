@@ -66,6 +66,7 @@ def test_a_trainers_output_and_its_checkpoints_are_models(tmp_path: Path, model:
         assert set(copy.left_out) == expected
 
 
+@pytest.mark.thorough
 def test_an_adapter_that_trl_trained_is_taken_with_its_tokenizer_alone(tmp_path: Path, model: Path) -> None:
     peft = pytest.importorskip("peft")
     from datasets import Dataset

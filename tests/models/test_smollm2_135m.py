@@ -108,6 +108,7 @@ def test_every_token_has_the_number_that_the_file_gives_it(tokenizer: Any, field
     assert tokenizer.encode("<|im_start|>user<|im_end|>")[::2] == [1, 2]
 
 
+@pytest.mark.thorough
 def test_texts_are_cut_as_the_files_own_merges_cut_them(tokenizer: Any, fields: dict[str, Any]) -> None:
     ranks = {tuple(pair.split(" ")): rank for rank, pair in enumerate(fields["tokenizer.ggml.merges"])}
     for text in [
