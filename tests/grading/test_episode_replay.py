@@ -352,6 +352,45 @@ def test_what_the_adapters_play_is_reported_and_can_be_replayed(tmp_path: Path) 
         assert totals.replayed == totals.claimed
 
 
+LEFT_OPEN = """
+import multiprocessing
+
+kept = []
+
+def play():
+    kept.append(count_steps(world).environment())
+    kept[-1].reset(world.games[0])
+    kept[-1].step("look")  # the conversation outgrows the model's context, say
+
+play()
+child = multiprocessing.get_context("fork").Process(target=play)
+child.start()
+child.join()
+"""
+
+
+def test_episodes_that_are_open_when_their_process_ends_are_reported_with_their_actions(
+    tmp_path: Path,
+) -> None:
+    with open_recorded_meter(tmp_path / "runs") as one:
+        batches: list[EpisodeReport] = []
+
+        def answer(path: str, body: bytes) -> int:
+            if path == "/rollouts":
+                one.meter.count_claim(RolloutReport.model_validate_json(body))
+            else:
+                batches.append(EpisodeReport.model_validate_json(body))
+            return 200
+
+        run_agent(tmp_path, LEFT_OPEN, answer, one.meter.key)
+        one.meter.replay_in(open_world(tmp_path / "data"), fail)
+        for batch in batches:
+            one.meter.accept_episodes(batch)
+        totals = one.meter.close()
+        assert totals.claimed.model_dump() == {"episodes": 2, "steps": 2, "successes": 0}
+        assert totals.replayed == totals.claimed
+
+
 def test_a_report_without_an_answer_is_sent_again_and_a_refused_one_is_not(tmp_path: Path) -> None:
     with open_recorded_meter(tmp_path / "runs") as one:
         seen: list[int] = []

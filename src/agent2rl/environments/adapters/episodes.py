@@ -155,7 +155,7 @@ class EpisodeSlot:
         self.over = True
 
     def reset(self, game: Example) -> EnvironmentStep:
-        self._finish_trace()
+        self.finish_trace()
         self._counter.begin()
         step = self._environment.reset(game)
         self.game, self.steps, self.reward = game, 0, step.reward
@@ -177,11 +177,11 @@ class EpisodeSlot:
         if self._actions is not None:
             self._actions.append(action)
             if step.done:
-                self._finish_trace()
+                self.finish_trace()
         return step
 
     def close(self) -> None:
-        self._finish_trace()
+        self.finish_trace()
         self._environment.close()
         self.over = True
 
@@ -189,7 +189,8 @@ class EpisodeSlot:
         """Keep no trace of the current episode."""
         self._actions = None
 
-    def _finish_trace(self) -> None:
+    def finish_trace(self) -> None:
+        """Hand over the trace of the current episode as it is now."""
         if self._actions is not None and self._keep_trace and self.game:
             self._keep_trace(EpisodeTrace(self.game.id, tuple(self._actions), self.reward, self.won))
         self._actions = None

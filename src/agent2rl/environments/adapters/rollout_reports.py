@@ -171,6 +171,13 @@ class RolloutReporter:
             if self._send_counts():
                 self._send_traces(ready)
 
+    def send_last_report(self) -> None:
+        """Report what is left when the process ends, with the episodes that are still open."""
+        for slot, _ in self._slots:
+            if played := slot():
+                played.finish_trace()
+        self.send_report()
+
     def _send_counts(self) -> bool:
         """Report new counts. An unanswered report is repeated unchanged before a new one is sent.
 
@@ -220,9 +227,9 @@ class RolloutReporter:
     def _start_thread(self) -> None:
         self._thread = threading.Thread(target=self._report_periodically, name="rollout-claims", daemon=True)
         self._thread.start()
-        atexit.register(self.send_report)
+        atexit.register(self.send_last_report)
         # Children of multiprocessing do not run atexit handlers.
-        multiprocessing.util.Finalize(None, self.send_report, exitpriority=0)
+        multiprocessing.util.Finalize(None, self.send_last_report, exitpriority=0)
 
     def _report_periodically(self) -> None:
         began, pause = time.monotonic(), FIRST_SECONDS
