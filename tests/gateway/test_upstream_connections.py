@@ -3,11 +3,14 @@
 import asyncio
 import shutil
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -146,3 +149,22 @@ def test_what_is_encrypted_goes_through_a_tunnel_and_is_believed_only_with_its_c
 def _asking() -> Iterator[GatewayClient]:
     with serve_gateway(FakeProvider(), driver=f"{MODEL}@https://provider.example/v1") as agent:
         yield agent
+
+
+class LoopOfAnotherPackage(asyncio.SelectorEventLoop):
+    """Like uvloop's, which vLLM brings: it cannot try the addresses of a host in parallel."""
+
+    async def create_connection(self, *args: Any, **options: Any) -> Any:
+        if "happy_eyeballs_delay" in options:
+            raise TypeError("create_connection() got an unexpected keyword argument 'happy_eyeballs_delay'")
+        return await super().create_connection(*args, **options)
+
+
+def test_an_event_loop_that_another_package_brings_changes_nothing(
+    provider: FakeProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uvloop = ModuleType("uvloop")
+    vars(uvloop)["new_event_loop"] = LoopOfAnotherPackage
+    monkeypatch.setitem(sys.modules, "uvloop", uvloop)
+    with serve_gateway(provider) as agent:
+        assert agent.ask().status_code == 200

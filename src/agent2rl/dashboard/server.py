@@ -162,7 +162,12 @@ def _run_server(dashboard: Dashboard, host: str, port: int, tell: Callable[[str]
     with closing(dashboard), closing(open_listening_socket(port, host)) as listener:
         dashboard.start()
         config = uvicorn.Config(
-            create_app(dashboard), lifespan="off", log_level="error", timeout_graceful_shutdown=LEAVE_SECONDS
+            create_app(dashboard),
+            loop="asyncio",  # not what happens to be installed
+            http="h11",
+            lifespan="off",
+            log_level="error",
+            timeout_graceful_shutdown=LEAVE_SECONDS,
         )
         shown_host = f"[{host}]" if ":" in host else host
         query = f"?token={dashboard.token}" if dashboard.token else ""

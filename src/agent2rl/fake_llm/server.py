@@ -240,6 +240,7 @@ def _build_server(driver: ScriptedDriver) -> uvicorn.Server:
     return uvicorn.Server(
         uvicorn.Config(
             driver.application,
+            loop="asyncio",
             http="h11",
             ws="none",
             lifespan="off",

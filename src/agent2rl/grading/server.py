@@ -71,6 +71,9 @@ def serve_on_socket(
         application,
         interface="asgi3",
         uds=str(socket),
+        # By default uvicorn takes uvloop where another package brought it (vLLM does), and the gateway's
+        # connections to providers need what only Python's own loop can do.
+        loop="asyncio",
         http=_limit_connections(connections),
         ws=_GuardedWebSocket if message_bytes else "none",
         ws_max_size=message_bytes or 0,

@@ -354,6 +354,8 @@ def serve_games(world: World, title: str, number: int, port: int, announce: Call
     with closing(games), closing(open_listening_socket(port)) as line:
         config = uvicorn.Config(
             make_application(games, title),
+            loop="asyncio",  # not what happens to be installed
+            http="h11",
             lifespan="off",
             log_level="error",
             timeout_graceful_shutdown=LEAVE_SECONDS,
