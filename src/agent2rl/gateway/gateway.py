@@ -164,6 +164,7 @@ class Gateway:
             )
         else:
             self._loop = asyncio.get_running_loop()
+            # A task of its own, which closing the gateway can cancel.
             task = asyncio.create_task(self._handle_request(scope, receive, send))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -248,6 +249,7 @@ class Gateway:
     ) -> None:
         """Send the request and forward the answer; an answer that breaks off midway stays broken off."""
         url = build_provider_url(self._driver, route, request.model, request.stream)
+        # Counting tokens costs nothing, so it waits for no cap.
         if route.kind == "generate":
             await self._meter.wait_for_admission(in_flight)
         recorder = (
@@ -296,6 +298,7 @@ class Gateway:
         async with aclosing(answer.chunks) as chunks:
             async for chunk in chunks:
                 body += chunk[: ERROR_BYTES - len(body)]
+        # Redacted as a whole, because the name of an account may be split between chunks.
         body = redact_accounts(self._key.redact(body) if self._key else body)
         _record_chunk(recorder, body)
         in_flight.set_outcome(answer.outcome or "provider-error", message=extract_error_message(body))

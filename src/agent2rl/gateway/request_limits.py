@@ -207,6 +207,7 @@ def refuse_rerouting(view: dict[str, Any]) -> None:
 
 def refuse_stored_state(wire: Wire, view: dict[str, Any]) -> None:
     for name, why in STORED_STATE_FIELDS.items():
+        # Null stores nothing, and `background: false` is what a provider assumes.
         unset = view.get(name) is None or view[name] is False
         if not unset and not (name == "prompt" and wire != "openai-responses"):
             raise RequestRefused(403, f"{why} ({name})", "Leave it out.")

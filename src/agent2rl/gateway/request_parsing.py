@@ -266,6 +266,7 @@ def _includes_usage(parsed: dict[str, Any]) -> bool:
 
 def _add_include_usage(body: bytes, parsed: dict[str, Any]) -> bytes:
     if "stream_options" not in parsed:
+        # Put into the bytes, so that all else stays as the client wrote it.
         head, brace, rest = body.partition(b"{")
         return head + brace + INCLUDE_USAGE_JSON + (b"," if parsed else b"") + rest
     options = parsed["stream_options"]

@@ -214,8 +214,8 @@ class GradingService:
                 self._on_accept(submission.id)
             if submission.verdict is None:
                 self._grade_submission(submission.id, 0.0)
-            # It was refused when it was accepted, and the harness died before the second record.
             elif submission.id not in resume_state.graded:
+                # It was refused when it was accepted, and the harness died before the second record.
                 self._recorder.record_verdict(submission)
         self._drop_superseded()
 
