@@ -215,7 +215,7 @@ class GradingService:
             if submission.verdict is None:
                 self._grade_submission(submission.id, 0.0)
             elif submission.id not in resume_state.graded:
-                # It was refused when it was accepted, and the harness died before the second record.
+                # Refused when it was accepted; the harness died before the second record.
                 self._recorder.record_verdict(submission)
         self._drop_superseded()
 

@@ -77,6 +77,7 @@ def _compile_rotation(home: Any) -> None:
     compiled = compile_function(plain)
 
     def rotate(query: torch.Tensor, *rest: Any, **options: Any) -> Any:
+        # Other models of this process may be on the CPU, and call the same function.
         return (compiled if query.is_cuda else plain)(query, *rest, **options)
 
     rotate.compiled = compiled  # type: ignore[attr-defined]
