@@ -132,6 +132,8 @@ class Gateway:
         """Cancel and record all requests in flight. Nothing is sent or recorded afterwards."""
         self._closed = True
         if self._loop and self._loop.is_running():
+            # The run closes the gateway from a thread of its own; the requests belong to the
+            # server's loop.
             asyncio.run_coroutine_threadsafe(self._cancel_requests(), self._loop).result(CLOSE_SECONDS)
         if isinstance(self._tape, TapeRecording):
             self._tape.close()
@@ -168,6 +170,8 @@ class Gateway:
             task = asyncio.create_task(self._handle_request(scope, receive, send))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+            # `wait` does not raise: a task that closing the gateway cancels is no error of the
+            # server.
             await asyncio.wait({task})
             if not task.cancelled():
                 task.result()
@@ -320,6 +324,7 @@ class Gateway:
         async def forward(clean: bytes, last: bool = False) -> None:
             _record_chunk(recorder, clean)
             events = count.feed(clean)
+            # Before the agent gets the end of the answer, because it may retry at once.
             if last:
                 events += count.finish()
                 in_flight.finish_answer()

@@ -72,6 +72,7 @@ def guess_wire(path: str, anthropic: bool) -> Wire:
 
 
 def route_request(method: str, path: str, query: str) -> RouteMatch:
+    # The first request of Claude Code is `HEAD /`.
     if method in ("GET", "HEAD") and (match := LIST_PATH.fullmatch("/models" if path == "/" else path)):
         versioned = match["version"] in ("/v1beta", "/v1alpha")
         return RouteMatch("gemini" if versioned else "openai-chat", "list", match["model"])

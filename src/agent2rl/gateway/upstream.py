@@ -174,6 +174,7 @@ class ConnectionPool:
     @cached_property
     def _context(self) -> SSLContext:
         context = httpx.create_ssl_context()
+        # Else a server may choose HTTP/2, which h11 does not speak.
         context.set_alpn_protocols(["http/1.1"])
         return context
 
@@ -260,6 +261,8 @@ class UpstreamClient:
         try:
             yield await self._send_request(connection, address, self._build_headers(wire, headers), body)
         except BaseException:
+            # Cancelled, too: the rest of this answer must not be read as the answer to another
+            # request.
             connection.close()
             raise
         self._pool.release_connection(connection)
