@@ -29,6 +29,7 @@ def fuse_small_operations(network: PreTrainedModel) -> None:
         return
     for module in network.modules():
         if _is_norm(module) or _is_feed_forward(module):
+            # The function of the class, so that it is compiled once and not for each layer.
             module.forward = MethodType(compile_function(type(module).forward), module)
         _compile_rotation(sys.modules[type(module).__module__])
 
@@ -56,6 +57,7 @@ def _add_one(numbers: torch.Tensor) -> torch.Tensor:
 
 def _is_norm(module: nn.Module) -> bool:
     weight = getattr(module, "weight", None)
+    # A `forward` of the instance's own is one that was replaced before.
     return (
         type(module).__name__.endswith("RMSNorm")
         and isinstance(weight, nn.Parameter)
