@@ -362,6 +362,7 @@ def _install_package(package: AgentPackage, prefix: Path, tell: ProgressCallback
     fill(package, prefix, tell)
     # npm and pip follow the umask, and the sandbox's user may be another one.
     subprocess.run(["chmod", "-R", "a+rX,go-w", "--", prefix], check=True)
+    # A sandbox shows the prefix and /usr, and nothing else that a link might lead to.
     for path in prefix.rglob("*"):
         leads = path.resolve() if path.is_symlink() else prefix
         if not leads.is_relative_to(prefix.resolve()) and not leads.is_relative_to("/usr"):

@@ -137,6 +137,7 @@ class PackageOverlay:
             (programs / name).write_text(PIP_PROGRAM.format(python=self.interpreter), encoding="utf-8")
             (programs / name).chmod(0o755)
         self._configure_apt(debian_url)
+        # Whatever the umask is: the sandbox's user may be another one.
         for path, *_ in os.walk(self.prefix):
             Path(path).chmod(0o755)
 
