@@ -61,7 +61,11 @@ def _build_command(brief: Brief) -> Command:
             "ANTHROPIC_API_KEY": llm.key,
             **dict.fromkeys(TIMEOUTS, str(brief.timeout_ms)),
         },
+        # By stdin: a command of the agent such as `pkill -f train` hits every process with this
+        # word among its arguments, and the prompt has it.
         input=brief.prompt,
+        # The whole group would include the tool's command: it would end, and the program would go
+        # on.
         interrupt="leader",
     )
 

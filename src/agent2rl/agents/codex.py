@@ -36,6 +36,7 @@ def _build_command(brief: Brief) -> Command:
             ".codex/config.toml": _render_config(brief.driver, brief.timeout_ms),
             ".bash_profile": PROFILE.format(bin=shlex.quote(str(PurePosixPath(brief.python).parent))),
         },
+        # By stdin, and the interrupt to the program alone: see claude_code.
         input=brief.prompt,
         interrupt="leader",
     )

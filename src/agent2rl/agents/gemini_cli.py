@@ -25,9 +25,12 @@ def _build_command(brief: Brief) -> Command:
             **brief.environment,
             "GEMINI_API_KEY": brief.driver.key,
             "GOOGLE_GEMINI_BASE_URL": brief.driver.url,
+            # It restarts itself to get more memory, and the interrupt goes to the first process
+            # only.
             "GEMINI_CLI_NO_RELAUNCH": "true",
         },
         files={".gemini/settings.json": json.dumps(_build_settings(brief), indent=2)},
+        # By stdin, and the interrupt to the program alone: see claude_code.
         input=brief.prompt,
         interrupt="leader",
     )

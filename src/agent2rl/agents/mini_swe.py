@@ -38,6 +38,7 @@ def _build_config(brief: Brief) -> dict[str, object]:
     model, url = brief.driver.litellm
     return {
         "run": {"task": brief.prompt},
+        # 0: no limit. The run's own limits are the only ones.
         "agent": {"mode": "yolo", "confirm_exit": False, "cost_limit": 0, "step_limit": 0},
         "environment": {"timeout": brief.timeout_ms // 1000},
         "model": {

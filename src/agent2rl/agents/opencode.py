@@ -35,6 +35,7 @@ def _build_command(brief: Brief) -> Command:
             "OPENCODE_EXPERIMENTAL_BASH_DEFAULT_TIMEOUT_MS": str(brief.timeout_ms),
         },
         files={".config/opencode/opencode.json": json.dumps(_build_config(brief), indent=2)},
+        # By stdin, and the interrupt to the program alone: see claude_code.
         input=brief.prompt,
         interrupt="leader",
     )

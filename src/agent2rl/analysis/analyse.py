@@ -83,6 +83,7 @@ def compute_best_area(scored: Sequence[tuple[float, float]], baseline: float, se
     """Return the mean gain over the time budget of the best model so far, at first the untouched model."""
     area, best, at = 0.0, baseline, 0.0
     for time, value in sorted(scored):
+        # A verdict may come after the end of the budget.
         time = min(max(time, at), seconds)
         area += (best - baseline) * (time - at)
         best, at = max(best, value), time

@@ -88,6 +88,7 @@ def _list_growth(timeline: AgentTimeline) -> Iterator[tuple[float, FileSeen, int
 def _choose_read_limit(sizes: Sequence[int], total: int) -> int:
     """Return how much of each part to read so that all together stay within `total`."""
     left = total
+    # Small parts are read whole, and what they leave is shared by the larger ones.
     for place, size in enumerate(sorted(sizes)):
         others = len(sizes) - place
         if size * others > left:
@@ -211,6 +212,8 @@ def split_attempts(
                 printed=(*logs[place], *files[place]),
             )
         )
+        # A submission without a revision says nothing about the code, so the next one is compared
+        # with the last that is known.
         began, before = end.at, code or before
     spans = found if _is_attempt(found, timeline) else found[:-1]
     return (*spans[:-1], replace(spans[-1], last=True))

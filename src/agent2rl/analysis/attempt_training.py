@@ -162,6 +162,7 @@ def _drop_late_stages(
         process = reading.find_process(stage)
         return process is not None and process.began > max(times)
 
+    # If all of them began too late, these times do not tell which one wrote the weights.
     return tuple(stage for stage in stages if not late(stage)) or tuple(stages)
 
 

@@ -153,6 +153,8 @@ class NgramIndex:
         spelled = split_words(text)
         numbers = self._encode_words([spelled])
         places, keys = self._hash_ngrams(numbers)
+        # Nearly all n-grams of a text are in no example. A bit for the first 20 bits of a hash
+        # sorts them out before the search, which is slower.
         near = self._sieve[keys >> np.uint64(64 - SIEVE_BITS)]
         places, keys = places[near], keys[near]
         if not len(keys):
@@ -184,6 +186,7 @@ class NgramIndex:
         places = np.flatnonzero(known[n:] - known[:-n] == n)
         values = self._values[numbers]
         keys = np.zeros(count, np.uint64)
+        # A polynomial hash, of all places at once.
         for offset in range(n):
             keys *= STEP
             keys += values[offset : offset + count]

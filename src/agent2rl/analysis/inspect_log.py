@@ -240,6 +240,7 @@ def _convert_usage(result: RunResult) -> InspectUsage | None:
         return None
     tokens: TokenCounts = result.usage.tokens
     return InspectUsage(
+        # Inspect counts tokens from and to the cache apart from the input; our input has them.
         input_tokens=tokens.input - tokens.cached - tokens.written,
         output_tokens=tokens.output,
         total_tokens=tokens.total,

@@ -18,6 +18,7 @@ from agent2rl.analysis.attempts import PrintedText
 
 LONGEST_LINE = 2000
 """Longer lines are cut."""
+# `*+` gives nothing back once it has matched: hostile output must not make a search take long.
 ESCAPES = re.compile(r"\x1b\[[0-?]*+[ -/]*+[@-~]?|\x1b\][^\x07\x1b\n]*+\x07?|\x1b[@-_]?|\x00|\ufeff")
 UNQUOTED = {'\\"': '"', "\\t": "\t", "\\'": "'"}
 END = re.compile(r"(?<!\\)\\n")

@@ -47,6 +47,7 @@ CANONICAL = {alias: name for name, aliases in NAMES.items() for alias in aliases
 WORDS = {"optimizer", "schedule", "data", "model"}
 """Settings with words as values; all others have numbers."""
 _NAME = "|".join(re.escape(alias) for alias in sorted(CANONICAL, key=len, reverse=True))
+# Every repetition is bounded: hostile output must not make a match take long.
 SET = re.compile(
     rf"(?<![\w./-])(?P<flag>--)?(?P<name>{_NAME})(?:\ \([^)]{{1,60}}\))?"
     r"(?P<sign>['\"]?\s{0,8}[=:|]\s{0,8}|\s)"

@@ -217,6 +217,7 @@ def _classify_python(program: _Program, rest: list[str], workspace: RecordedWork
     if not rest or rest[0] in ("-", "-i"):
         return _as_unsaved(program, "the code was typed or piped into Python and never saved")
     if rest[0] == "-c":
+        # multiprocessing starts its workers with `python -c`. They belong to the program that did.
         is_worker = any("multiprocessing" in word for word in rest)
         return program if is_worker else _as_step(program)
     if rest[0] != "-m":

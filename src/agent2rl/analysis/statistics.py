@@ -31,6 +31,7 @@ def wilson_interval(successes: float, n: int, level: float = 0.95) -> Interval:
     rate = successes / n
     middle = (rate + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * math.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n))
+    # Exactly 0 and 1, which rounding could miss.
     low = 0.0 if successes == 0 else max(0.0, middle - half)
     high = 1.0 if successes == n else min(1.0, middle + half)
     return Interval(low=100 * low, high=100 * high, method="wilson", level=level)

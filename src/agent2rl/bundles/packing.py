@@ -317,6 +317,7 @@ def _list_members(
     scanner: SecretScanner,
 ) -> Iterator[ArchiveMember]:
     yield ArchiveMember(RECORD_NAME, len(encoded), [encoded])
+    # There without a signature too, empty: there is one form of archive.
     yield ArchiveMember(SIGNATURE_NAME, len(signature or b""), [signature or b""])
     for file, source in zip(record.files, sources, strict=True):
         yield ArchiveMember(f"{FOLDER}/{file.path}", file.size, _read_again(file, source, scanner))

@@ -142,6 +142,7 @@ class _CodeChecker:
         name, _, suffix = file.path.removeprefix(CODE).partition(".")
         if not file.path.startswith(CODE):
             return
+        # git starts programs that a configuration names.
         if name == "config" and not CODE_CONFIG.fullmatch(b"".join(content)):
             raise InvalidBundle("the configuration of its record of code is not git's own")
         if suffix == "idx":
@@ -185,6 +186,7 @@ def parse_record(encoded: bytes) -> BundleRecord:
         version = content.get("format") if isinstance(content, dict) else None
     except (ValueError, RecursionError) as error:
         raise InvalidBundle("its record is not JSON") from error
+    # Not `isinstance`: in Python, True is an integer too, and equals 1.
     if type(version) is not int or version != FORMAT:
         made_by = str(content.get("made_by"))[:40] if isinstance(content, dict) else "?"
         raise InvalidBundle(

@@ -307,6 +307,7 @@ def format_cell(cell: Cell) -> str:
 
 def _pin_arguments(arguments: Sequence[str], spec: RunSpec) -> tuple[str, ...]:
     """Pin the chosen engine, and the commit that the name of a hub model refers to now."""
+    # In place of those that were given: an option that is repeated is refused.
     others = [argument for argument in arguments if not argument.startswith(("--engine=", "--model="))]
     return (*others, f"--model={spec.model}", f"--engine={spec.engine}")
 

@@ -78,9 +78,12 @@ class HeldClaim:
             return False
         if _read_boot_clock() - self._beaten < min(BEAT_SECONDS, self._lease / 4):
             return True
+        # A holder that slept for longer than the lease, or whose storage hung, gives up without
+        # asking: another process may be running the experiment by now.
         if _read_boot_clock() - self._beaten >= self._lease or self._next.exists():
             return False
         try:
+            # Through the open file, so that only our own claim can be touched.
             os.utime(self._file)
         except OSError as error:  # the storage may be unavailable for a while
             logger.debug("Cannot renew claim %s: %s", self._next.parent.name, error)
@@ -92,6 +95,8 @@ class HeldClaim:
         """Release the claim, so that any process can take the experiment."""
         if self._file >= 0:
             with suppress(OSError):
+                # In 1970, so that it counts as expired. Removing the file would make its number
+                # free again.
                 os.utime(self._file, (0, 0))
             os.close(self._file)
             self._file = -1
@@ -116,10 +121,12 @@ class ExperimentClaims:
         directory = self._folder / experiment
         directory.mkdir(parents=True, exist_ok=True)
         draft = directory / f".{secrets.token_hex(8)}"
+        # Complete before it gets its number, so that nobody can read half a claim.
         with draft.open("x", encoding="utf-8") as file:
             file.write(_describe_this_process(draft.name[1:], session).model_dump_json() + "\n")
         try:
             last = _read_latest_claim(directory)
+            # The draft was written just now, so its time stamp is the time by the storage's clock.
             if last and self._is_active(last, draft.stat().st_mtime):
                 return None
             target = directory / str(last.number + 1 if last else 1)
@@ -150,6 +157,7 @@ class ExperimentClaims:
     def _is_active(self, seen: _LatestClaim, now: float) -> bool:
         if now - seen.touched >= self._lease:
             return False
+        # A claim that cannot be read counts until it expires: its holder may be alive.
         return seen.claim is None or not _is_holder_dead(seen.claim)
 
 
@@ -213,6 +221,7 @@ def is_process_dead(machine: str, pid: int, born: str) -> bool:
         return True
     except PermissionError:
         return False
+    # The number may be that of another process by now; the start time tells them apart.
     start = read_process_start(pid)
     return start is not None and start != born
 
@@ -227,6 +236,7 @@ def read_process_start(pid: int) -> str | None:
     """Return the start time of a process: "" for a zombie, None if it cannot be read."""
     try:
         fields = (
+            # The name in front, in brackets, may itself have blanks and brackets.
             Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
         )
     except OSError:

@@ -147,6 +147,8 @@ def _open_lock_file(folder: Path, name: str) -> int:
             folder.mkdir(exist_ok=True)
             folder.chmod(0o1777)  # shared by all users of the machine
         try:
+            # With O_CREAT, Linux refuses a file of another user in a folder such as this
+            # (fs.protected_regular).
             return os.open(folder / name, os.O_RDONLY | os.O_NOFOLLOW)
         except FileNotFoundError:
             return os.open(folder / name, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW, 0o644)

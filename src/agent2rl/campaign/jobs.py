@@ -117,9 +117,11 @@ class JobWorker:
         if self._held is None:
             return JobOutcome(kind="busy")
         try:
+            # Looked up again: it may have been finished elsewhere between the plan and the claim.
             runs = history.list_experiment_runs(job.experiment)
             return find_other_outcome(job, runs) or self._resume_or_run(history, runs)
         finally:
+            # In this order, so that nobody can take the experiment while its run is still alive.
             self._kill_and_wait()
             self._held.release()
 
@@ -229,6 +231,7 @@ class JobWorker:
                 process.wait(TICK_SECONDS)
                 return reason
             request, held = read_stop_request(self._paths), self._held.renew_claim()
+            # Without the claim there is no orderly stop: another process may be running it already.
             if not held or request == "now":
                 reason = reason or ("the session was stopped" if held else "another process took the claim")
                 self._kill_and_wait()

@@ -16,6 +16,8 @@ PDEATHSIG = 1
 def main(arguments: list[str]) -> None:
     parent, cores, *rest = arguments
     split = rest.index("--")
+    # The kernel sends it when the thread that started us ends, not the process. That thread waits
+    # for us.
     if ctypes.CDLL(None, use_errno=True).prctl(PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl")
     if os.getppid() != int(parent):  # the parent died before prctl took effect

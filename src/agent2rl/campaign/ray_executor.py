@@ -144,6 +144,7 @@ def _run_and_send_back(text: str) -> Iterator[str | bytes]:
     directory = Path(tempfile.mkdtemp(prefix="agent2rl-"))
     try:
         runs, session = directory / "runs", directory / "session"
+        # This worker has a runs directory of its own, in which nothing has been finished yet.
         local_paths = {"runs": str(runs), "session": str(session), "settled": 0}
         outcome = JobWorker(
             CampaignJob.model_validate_json(text).model_copy(update=local_paths), _get_worker_share()

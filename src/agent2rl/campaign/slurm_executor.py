@@ -96,6 +96,7 @@ class SlurmExecutor:
             self._under_way |= {
                 slurm_job.job_id: (job, slurm_job) for job, slurm_job in zip(members, sent, strict=True)
             }
+        # The last answer of squeue is older than these jobs, which must not count as missing.
         self._queued |= set(self._under_way)
 
     def ended(self, seconds: float) -> list[EndedJob]:

@@ -144,6 +144,7 @@ def main() -> NoReturn:
     try:
         cli(standalone_mode=True, prog_name="agent2rl")
     except BrokenPipeError:  # the reader of our output has gone (`agent2rl ... | head`): not an error
+        # Or else Python, which flushes stdout when it exits, would fail a second time.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except Agent2RLError as error:

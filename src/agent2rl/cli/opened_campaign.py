@@ -138,6 +138,8 @@ def _make_argument_parser(settings: Settings) -> Callable[[Sequence[str], bool],
         model = options["model"]
         options["model"] = models.setdefault(model, "") or pin_model_name(model)
         models[model] = options["model"]
+        # What the file asks for decides the engine, not the GPUs of this machine: it may run
+        # elsewhere.
         spec = one_run.make_run_spec(options, replace(settings, gpus="0" if gpus else ""))
         registry.require_known("tasks", spec.task)
         registry.require_known("agents", spec.agent)

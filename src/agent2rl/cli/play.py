@@ -96,6 +96,8 @@ def _read_typed_lines(game: HumanGame) -> Iterator[str]:
         return
     with suppress(ImportError):
         readline = importlib.import_module("readline")
+        # No delimiters, so that the whole line is completed: actions have blanks and brackets in
+        # them.
         readline.set_completer_delims("")
         readline.set_completer(lambda begun, n: [*terminal.complete_line(game, begun), None][n])
         readline.parse_and_bind("tab: complete")

@@ -53,6 +53,7 @@ def report_command(
     if model:
         data = run_report.add_summary(data, _ask_for_summary(model, data))
     report = run_report.write_report(paths, data, output)
+    # The signature tells the dashboard that this user made the page, so that it may show it.
     if output is None:
         page_signature.sign_page(paths, read_settings().cache)
     if as_json:

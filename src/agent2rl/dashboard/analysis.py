@@ -110,6 +110,7 @@ def _gather_report_data(root: str, stamp: str) -> ReportData:
 
 def _locate_time_axis() -> tuple[float, float]:
     """Return where the time axis begins and ends in the timeline figure, as shares of its width."""
+    # 0.9 is the left margin of the timeline, see `activity_figures`.
     return 0.9 / chart_style.WIDE_INCHES, 1 - chart_style.Margins().right / chart_style.WIDE_INCHES
 
 

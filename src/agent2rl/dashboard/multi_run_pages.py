@@ -71,6 +71,7 @@ def _read_best_answers(run: LiveRunStatus, split: Split) -> dict[str, ExampleRes
     best = run.best
     if best is None:
         return {}
+    # A submission with the same weights as an earlier one was not graded again.
     answers = read_answers(run.view.paths, best.id, split) or read_answers(
         run.view.paths, best.same_as or 0, split
     )

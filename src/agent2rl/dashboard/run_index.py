@@ -47,6 +47,7 @@ def read_stamps(runs: Path) -> Iterator[tuple[str, ChangeStamp]]:
         spec, head, result, digest, added = [_read_mtime(f"{path}/{name}") for name in _LOOKED_AT]
         if spec is None:
             continue
+        # A crash changes no file; that its lock is free is all that shows it.
         going = "ended" if result else is_held(Path(f"{path}/{_LOCK}"))
         yield name, ChangeStamp(f"{spec} {head} {result} {digest} {added} {going}", spec / 1e9)
 
@@ -209,6 +210,7 @@ class RunIndex:
         where, values = query.build_where_clause()
         order = query.sort if query.sort in SORTABLE_COLUMNS else "started"
         direction = "DESC" if query.descending else "ASC"
+        # `IS NULL` first: runs without a value come last in both directions.
         text = f"SELECT run_id FROM runs {where} ORDER BY {order} IS NULL, {order} {direction}, run_id DESC"
         if query.limit is not None:
             text += f" LIMIT {int(query.limit)} OFFSET {int(query.offset)}"
@@ -342,6 +344,7 @@ class RunIndex:
         self.waiting = max(0, self.waiting - len(stamps))
 
     def _read_row(self, paths: RunPaths, changed: float) -> tuple[RunRow, str | None]:
+        # A crashed run may have been resumed since its digest was made.
         if (digest := digests.read_cached_digest(paths)) and not (
             digest.state != "finished" and is_held(paths.lock)
         ):

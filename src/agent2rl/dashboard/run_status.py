@@ -146,6 +146,7 @@ def read_file_tail(path: Path, most: int = LOG_BYTES) -> str:
             text = file.read(most).decode(errors="replace")
     except OSError:
         return ""
+    # Without the first line, of which the beginning may be missing.
     return text if size <= most else text.partition("\n")[2]
 
 

@@ -99,6 +99,7 @@ def _check_access(request: Request, token: str) -> Response | None:
     Cross-site requests are refused: a web site could not read the response, but it could load this computer.
     """
     site, mode, target = (request.headers.get(f"sec-fetch-{name}", "") for name in ("site", "mode", "dest"))
+    # A link on another web site may lead here; anything else that it loads from here may not.
     if site in ("cross-site", "same-site") and (mode, target) != ("navigate", "document"):
         return PlainTextResponse("Refused: cross-site request.", 403)
     if not token:
@@ -141,6 +142,7 @@ def create_app(dashboard: Dashboard) -> FastAPI:
     return app
 
 
+# Streams of events do not end by themselves, so there is no use in waiting for them.
 LEAVE_SECONDS = 1
 
 

@@ -179,6 +179,8 @@ def play_episodes(
                 episode, environment = waiting.popleft(), free.pop()
                 acting[executor.submit(environment.reset, episode.example)] = (episode, environment, "", "")
             observed: dict[LiveEpisode, Environment] = {}
+            # In the order in which steps were begun, so that no result depends on how fast they
+            # were.
             for ended in sorted(wait(acting, return_when=FIRST_COMPLETED).done, key=list(acting).index):
                 episode, environment, action, reply_text = acting.pop(ended)
                 episode.record_step(action, ended.result(), reply_text)

@@ -74,6 +74,7 @@ def collect_replies(
         for done in as_completed(futures):
             answers[futures[done]] = answer = done.result()
             missing += isinstance(answer, MissingReply)
+            # There can be no score any more, so asking on would only cost money.
             if isinstance(answer, MissingReply) and too_many_missing(missing, examples, most):
                 pool.shutdown(cancel_futures=True)
                 raise make_missing_error(missing, examples, answer.why)
@@ -164,6 +165,7 @@ class AnswerComparison:
 
     def puts_output_first(self, seed: int) -> bool:
         """Return whether the output comes before the reference."""
+        # By a hash: fair over many examples, and the same whenever one of them is compared again.
         return hashlib.sha256(f"{seed}:{self.example.id}".encode()).digest()[0] % 2 == 0
 
 

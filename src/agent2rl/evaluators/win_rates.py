@@ -161,6 +161,7 @@ def _build_features(pairs: Sequence[ComparedPair], known: InstructionDifficultie
             "All outputs differ by the same length from the reference: it cannot be controlled for."
         )
     difficulty = known.by_row[[pair.row for pair in pairs]]
+    # As published, differences are divided by their spread and not centred.
     return np.column_stack([np.tanh(shorter / (spread or 1.0)), difficulty, np.ones(len(pairs))])
 
 
@@ -170,6 +171,7 @@ def _fit_regression(explained: Floats, preferences: Floats, weights: Floats) -> 
     doubled = np.concatenate([explained, explained])
     label = np.repeat([1, 0], len(preferences))
     share = np.concatenate([preferences, 1 - preferences]) * np.tile(weights, 2)
+    # Both copies of a row must be in the same fold.
     group = np.tile(np.arange(len(preferences)), 2)
 
     def fit(rows: Any, strength: float) -> Any:

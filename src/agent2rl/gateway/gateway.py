@@ -132,6 +132,8 @@ class Gateway:
         """Cancel and record all requests in flight. Nothing is sent or recorded afterwards."""
         self._closed = True
         if self._loop and self._loop.is_running():
+            # The run closes the gateway from a thread of its own; the requests belong to the
+            # server's loop.
             asyncio.run_coroutine_threadsafe(self._cancel_requests(), self._loop).result(CLOSE_SECONDS)
         if isinstance(self._tape, TapeRecording):
             self._tape.close()
@@ -164,9 +166,12 @@ class Gateway:
             )
         else:
             self._loop = asyncio.get_running_loop()
+            # A task of its own, which closing the gateway can cancel.
             task = asyncio.create_task(self._handle_request(scope, receive, send))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+            # `wait` does not raise: a task that closing the gateway cancels is no error of the
+            # server.
             await asyncio.wait({task})
             if not task.cancelled():
                 task.result()
@@ -248,6 +253,7 @@ class Gateway:
     ) -> None:
         """Send the request and forward the answer; an answer that breaks off midway stays broken off."""
         url = build_provider_url(self._driver, route, request.model, request.stream)
+        # Counting tokens costs nothing, so it waits for no cap.
         if route.kind == "generate":
             await self._meter.wait_for_admission(in_flight)
         recorder = (
@@ -296,6 +302,7 @@ class Gateway:
         async with aclosing(answer.chunks) as chunks:
             async for chunk in chunks:
                 body += chunk[: ERROR_BYTES - len(body)]
+        # Redacted as a whole, because the name of an account may be split between chunks.
         body = redact_accounts(self._key.redact(body) if self._key else body)
         _record_chunk(recorder, body)
         in_flight.set_outcome(answer.outcome or "provider-error", message=extract_error_message(body))
@@ -317,6 +324,7 @@ class Gateway:
         async def forward(clean: bytes, last: bool = False) -> None:
             _record_chunk(recorder, clean)
             events = count.feed(clean)
+            # Before the agent gets the end of the answer, because it may retry at once.
             if last:
                 events += count.finish()
                 in_flight.finish_answer()

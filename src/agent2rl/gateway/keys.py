@@ -35,6 +35,7 @@ class Key:
             if len(secret) >= MIN_KEY_LENGTH
             else set()
         )
+        # The longest first, because one form may contain another.
         self._forms = tuple(form.encode() for form in sorted(forms, key=len, reverse=True))
 
     def reveal(self) -> str:

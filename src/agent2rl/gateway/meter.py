@@ -124,6 +124,8 @@ class UsageMeter:
                 stalled.add_interval(stall_end - old.stalled_seconds, stall_end)
             if old.guessed:
                 self._guessed_usd += self._price_tokens(old.model, old.guessed)
+            # These are times of day. Intervals of this process's monotonic clock cannot be joined
+            # to them.
             self._busy.seconds, self._stalled.seconds = busy.seconds, stalled.seconds
             self._add_usage(old)
         if self._reaches_cap():
@@ -204,6 +206,7 @@ class UsageMeter:
         self._update_failure_streak(exchange, began, ended)
         if self._reaches_cap():
             self.exhausted.set()
+        # This wakes everybody who waits now. Later ones wait for the next change.
         self._changed.set()
         self._changed = asyncio.Event()
         if exchange.outcome != "refused" or self.usage.refused <= LINES:

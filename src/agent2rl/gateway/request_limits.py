@@ -207,6 +207,7 @@ def refuse_rerouting(view: dict[str, Any]) -> None:
 
 def refuse_stored_state(wire: Wire, view: dict[str, Any]) -> None:
     for name, why in STORED_STATE_FIELDS.items():
+        # Null stores nothing, and `background: false` is what a provider assumes.
         unset = view.get(name) is None or view[name] is False
         if not unset and not (name == "prompt" and wire != "openai-responses"):
             raise RequestRefused(403, f"{why} ({name})", "Leave it out.")
@@ -241,6 +242,7 @@ def refuse_costly_options(view: dict[str, Any]) -> int:
     config = view.get("generationconfig")
     objects = [view, normalize_keys(config)] if isinstance(config, dict) else [view]
     counts = [part[name] for part in objects for name in ("n", "candidatecount", "bestof") if part.get(name)]
+    # Not `isinstance`: in Python, True is an integer too.
     if any(type(count) is not int or not 0 < count <= MAX_ANSWERS for count in counts):
         raise RequestRefused(
             403, f"A request may ask for at most {MAX_ANSWERS} answers.", "Send several requests instead."
@@ -259,6 +261,7 @@ def refuse_server_tools(wire: Wire, view: dict[str, Any]) -> None:
         _refuse_content(wire, _normalize_key(key), folded)
         if simple and not _is_suspicious_type(wire, kind):
             continue
+        # A message may define tools, too.
         if "tools" in folded:
             _refuse_tools(wire, folded["tools"])
         if "definition" in folded:
@@ -286,6 +289,7 @@ def _refuse_content(wire: Wire, key: str, part: dict[str, Any]) -> None:
     elif key in CONTENT_KEYS and kind is not None:
         unknown = "" if isinstance(kind, str) and kind in CONTENT_TYPES else str(kind)
     elif wire == "openai-responses" and key == "input" and not part.keys() & {"role", "content"}:
+        # Without a type, it refers to an item that is stored at the provider.
         unknown = "item_reference"
     if unknown:
         why = f"Content of the type {unknown[:60]!r} is not forwarded."
@@ -314,9 +318,11 @@ def _refuse_tools(wire: Wire, tools: Any) -> None:
 def _runs_in_client(wire: Wire, tool: dict[str, Any]) -> bool:
     kind = tool.get("type")
     if kind is None:
+        # A tool without a type is the client's own.
         return wire == "anthropic"
     if not isinstance(kind, str) or not CLIENT_TOOLS[wire].fullmatch(kind):
         return False
+    # OpenAI runs shells as well, in containers of its own.
     where = tool.get("environment")
     local = where is None or (isinstance(where, dict) and normalize_keys(where).get("type") == "local")
     return kind != "shell" or local

@@ -72,6 +72,7 @@ def guess_wire(path: str, anthropic: bool) -> Wire:
 
 
 def route_request(method: str, path: str, query: str) -> RouteMatch:
+    # The first request of Claude Code is `HEAD /`.
     if method in ("GET", "HEAD") and (match := LIST_PATH.fullmatch("/models" if path == "/" else path)):
         versioned = match["version"] in ("/v1beta", "/v1alpha")
         return RouteMatch("gemini" if versioned else "openai-chat", "list", match["model"])
@@ -266,6 +267,7 @@ def _includes_usage(parsed: dict[str, Any]) -> bool:
 
 def _add_include_usage(body: bytes, parsed: dict[str, Any]) -> bytes:
     if "stream_options" not in parsed:
+        # Put into the bytes, so that all else stays as the client wrote it.
         head, brace, rest = body.partition(b"{")
         return head + brace + INCLUDE_USAGE_JSON + (b"," if parsed else b"") + rest
     options = parsed["stream_options"]

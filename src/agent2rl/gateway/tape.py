@@ -384,6 +384,7 @@ class TapeReplay:
             raise RequestRefused(
                 400, f"The tape has no matching answer. {self._describe_nearest(fingerprint, parsed)}."
             )
+        # Only if there is a choice, because this parses the recorded bodies again.
         if len(fitting) > 1:
             fitting.sort(key=lambda number: (fingerprint.measure_distance(self._unplayed[number][1]), number))
         taped, _ = self._unplayed.pop(fitting[0])

@@ -53,6 +53,7 @@ class EventStreamParser:
             events.append(self._take_event(end.end()))
             until -= end.end()
             self._seen = 0
+        # The end of an event has up to four bytes, of which three may be there already.
         self._seen = max(0, until - 3)
         if len(self._buffer) > self._most:
             events.append(self._take_oversized_piece())

@@ -90,6 +90,7 @@ class Connection:
 
     async def upgrade_to_tls(self, context: SSLContext, host: str) -> None:
         """Start TLS through a CONNECT tunnel."""
+        # What follows is a new conversation, with the server behind the proxy.
         await self._writer.start_tls(context, server_hostname=host)
         self._talk = h11.Connection(h11.CLIENT, max_incomplete_event_size=HEAD_BYTES)
 
@@ -121,6 +122,7 @@ class ConnectionPool:
 
     async def acquire_connection(self, url: SplitResult) -> Connection:
         """Return an idle or a new connection to the URL's server; raise `OSError` if it fails."""
+        # The one that was used last is the least likely to have been closed by its server.
         for connection in reversed(self._idle):
             if connection.address[:2] == url[:2]:
                 self._idle.remove(connection)
@@ -172,6 +174,7 @@ class ConnectionPool:
     @cached_property
     def _context(self) -> SSLContext:
         context = httpx.create_ssl_context()
+        # Else a server may choose HTTP/2, which h11 does not speak.
         context.set_alpn_protocols(["http/1.1"])
         return context
 
@@ -258,6 +261,8 @@ class UpstreamClient:
         try:
             yield await self._send_request(connection, address, self._build_headers(wire, headers), body)
         except BaseException:
+            # Cancelled, too: the rest of this answer must not be read as the answer to another
+            # request.
             connection.close()
             raise
         self._pool.release_connection(connection)
@@ -307,6 +312,7 @@ class UpstreamClient:
     ) -> UpstreamResponse:
         target = f"{address.path}?{address.query}" if address.query else address.path
         extra: list[tuple[str, str]] = [("host", address.netloc), ("content-length", str(len(body)))]
+        # For plain HTTP a proxy gets the whole URL, and there is no tunnel.
         if address.scheme == "http" and (proxy := self._pool.proxy(address)):
             target, extra = address.geturl(), [*extra, *build_proxy_headers(proxy)]
         try:

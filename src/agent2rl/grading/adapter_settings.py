@@ -15,6 +15,7 @@ from agent2rl.grading.freeze import ADAPTER_CONFIG
 from agent2rl.grading.untrusted_model_files import format_value, format_values
 
 AdapterKind = Literal["LORA", "LOHA", "IA3"]
+# An agent chooses both: a huge rank costs memory, and a huge alpha makes infinite weights.
 MAX_RANK = 1024
 MAX_ALPHA = 1e6
 MODULE_NAME = re.compile(r"[A-Za-z0-9_.]{1,200}")
@@ -148,6 +149,7 @@ def _check_options(config: Mapping[str, Any], kind: AdapterKind) -> None:
             "Save it with path_initial_model_for_weight_conversion, or submit the merged model.",
         )
     known = USED_BY_ALL | USED[kind] | WITHOUT_EFFECT
+    # peft writes all options that it knows, so one without a value is not in use.
     others = sorted(key for key, value in config.items() if key not in known and value)
     if others:
         raise Refusal(
@@ -158,6 +160,7 @@ def _check_options(config: Mapping[str, Any], kind: AdapterKind) -> None:
 
 
 def _read_rank(key: str, value: object) -> int:
+    # JSON's true would pass isinstance: in Python a bool is an int.
     if type(value) is not int or not 1 <= value <= MAX_RANK:
         raise _setting_refusal(key, value, f"a rank from 1 to {MAX_RANK}")
     return value

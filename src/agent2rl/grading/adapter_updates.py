@@ -52,6 +52,7 @@ class LowRankUpdate:
         return _sum_factor_bytes(self.down, self.up)
 
     def merge(self, tensor: Tensor) -> Iterator[bytes]:
+        # An overflow is not lost: whoever reads the merged values refuses what is not finite.
         with np.errstate(all="ignore"):
             factors = self._compute_factors(tensor)
             for first, rows in self._add_rows(tensor):
@@ -64,6 +65,8 @@ class LowRankUpdate:
         if self.magnitude is None:
             return None
         axis = 0 if self.transposed else 1
+        # The product is computed twice, first for the lengths alone: a large matrix is never whole
+        # in memory.
         squares = [np.square(rows).sum(axis=axis) for _, rows in self._add_rows(matrix)]
         lengths = np.sqrt(np.sum(squares, axis=0) if self.transposed else np.concatenate(squares))
         factors: Floats = _read_values(self.magnitude) / lengths

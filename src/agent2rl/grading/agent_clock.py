@@ -130,4 +130,5 @@ class AgentClock:
         if self._started is None or begin is None:
             return 0.0
         until = self._read_time() if self._ended is None else self._ended
+        # Negative for a submission that came after the agent's end, which must change nothing.
         return max(0.0, until - begin)

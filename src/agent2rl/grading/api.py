@@ -196,6 +196,8 @@ def create_grading_app(service: GradingService, task: str, has_world: bool = Fal
             submission = service.find_submission(number)
             if submission is None:
                 raise HTTPException(404, f"Submission {number} does not exist.")
+            # What is not on the ledger is told to nobody, and without this the client would wait
+            # forever.
             if submission.verdict is None and service.is_unrecorded(number):
                 raise HTTPException(
                     503,
@@ -351,6 +353,7 @@ def _add_error_handlers(app: FastAPI, service: GradingService) -> None:
     @app.exception_handler(Exception)
     async def handle_internal_error(_: Request, error: Exception) -> JSONResponse:
         service.record_fault("api")
+        # Only the kind of the error: its message could hold what the agent must not see.
         return problem_response(
             500, "Fault", f"Internal error of the grading service ({type(error).__name__}).", "Try again."
         )
@@ -402,6 +405,7 @@ class BodyLimit:
         while True:
             message = await receive()
             if message["type"] != "http.request":
+                # The client hung up before its body was complete.
                 return None
             chunks.append(message.get("body", b""))
             size += len(chunks[-1])
@@ -414,6 +418,7 @@ class BodyLimit:
                 break
         messages = [{"type": "http.request", "body": b"".join(chunks), "more_body": False}]
 
+        # A body can be received once, so the app gets what was read here as one message.
         async def replay() -> MutableMapping[str, Any]:
             return messages.pop() if messages else await receive()
 

@@ -100,6 +100,8 @@ def read_base_model(directory: Path, hashes: FileHashCache | None = None) -> Bas
         config = read_object(directory / CONFIG, MIB)
         tensors = read_tensors(directory)
         templates, chat_format = frozenset(read_templates(directory)), read_chat_format(directory)
+        # Each digest takes one core as long as the largest file needs, so both are made side by
+        # side.
         with ThreadPoolExecutor(1, "base-model") as pool:
             weights = pool.submit(_hash_weights, directory, tensors, hashes)
             manifest = compute_manifest(directory, hashes)

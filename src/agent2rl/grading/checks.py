@@ -235,6 +235,7 @@ def _noting(problems: list[Refusal]) -> Iterator[None]:
     try:
         yield
     except Refusal as refusal:
+        # Several checks read the same file, and refuse it in the same words.
         if str(refusal) not in map(str, problems):
             problems.append(refusal)
 
@@ -252,6 +253,7 @@ def _read_config(submission: Path, base: BaseModel, resave: Resave) -> ConfigCha
     try:
         return check_config(config, base.config, [base.config], base.end_tokens)
     except Refusal:
+        # Only now, because most submissions have the base's own file and need no child process.
         resaved = resave().config
         if resaved is None:
             raise
@@ -284,6 +286,7 @@ def _read_weights(submission: Path, base: BaseModel) -> dict[str, Tensor]:
         return read_adapter(submission, base).outline
     tensors = read_tensors(submission)
     used = {tensor.file.name for tensor in tensors.values()}
+    # An engine that looks for weights by a pattern could open these in place of the checked ones.
     if stray := sorted(file.name for file in submission.glob("*.safetensors") if file.name not in used):
         raise Refusal(
             f"These weight files are not part of the model: {', '.join(stray)}.",

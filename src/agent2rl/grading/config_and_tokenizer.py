@@ -189,6 +189,7 @@ PARTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder", "model")
 MAX_ADDED_TOKENS = 64
 MARKER = re.compile(r"<[!-;=?-~]{1,30}>|\[[!-Z\\^-~]{1,30}\]")
 """Printable ASCII in one pair of brackets, without a space or a further bracket."""
+# Other flags would let a token match normalized text, or take in the spaces around it.
 FLAGS = {"special": True, "normalized": False, "lstrip": False, "rstrip": False, "single_word": False}
 KEEP = 'Keep the base model\'s: AutoTokenizer.from_pretrained(os.environ["MODEL_PATH"]).'
 ADD = 'Add tokens with tokenizer.add_special_tokens({"additional_special_tokens": ["<|user|>"]}).'

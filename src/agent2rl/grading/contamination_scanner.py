@@ -67,11 +67,13 @@ class FindingTally:
             finding = _make_finding(file, match)
             self.examples[finding.split].add(finding.example)
             self._findings.append(finding)
+        # An agent may have left millions of matches: keep the memory bounded, and sort seldom.
         if len(self._findings) > 10 * MOST_FINDINGS:
             self._findings = list(self.findings)
 
     @property
     def findings(self) -> tuple[ContaminationFinding, ...]:
+        # The ranking comes from the held-out split, so its matches are the last to be cut off.
         order = sorted(self._findings, key=lambda each: (each.split != "heldout", -each.words))
         return tuple(order[:MOST_FINDINGS])
 

@@ -70,6 +70,7 @@ class FileHashCache:
             return cached.digest
         digest = compute()
         settled = all(file.ctime_ns < (began - self.settled_seconds) * 1e9 for file in before)
+        # Looked at again: the digest of a file that changed while it was hashed means nothing.
         if settled and tuple(_read_identity(path) for path in paths) == before:
             with suppress(OSError):  # an unwritable cache must not fail the run
                 self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -77,6 +78,7 @@ class FileHashCache:
         return digest
 
     def _entry_path(self, kind: str, files: tuple[FileIdentity, ...]) -> Path:
+        # By place alone, so that the entry of a changed file replaces the one before.
         places = [[file.device, file.inode] for file in files]
         return self.folder / f"{kind}-{sha256_text(canonical_json(places))[:32]}.json"
 
@@ -138,6 +140,7 @@ def copy_and_hash(source: int, target: Path, size: int, cancelled: threading.Eve
     try:
         os.fchmod(copy, FILE_MODE)
         if share_blocks(source, copy):
+            # The copy is hashed and not the source, which the agent may change in this moment.
             sha256 = _hash_chunks(_read_chunks(copy, size, cancelled), size, lambda _: None)
         else:
             sha256 = _hash_chunks(
@@ -185,8 +188,10 @@ def _hash_chunks(chunks: Iterator[bytes], size: int, write: Callable[[bytes], No
     written: Future[None] | None = None
     with ThreadPoolExecutor(1, "freeze-writer") as writer:
         for chunk in chunks:
+            # One write at a time keeps the order, and at most two chunks in memory.
             if written:
                 written.result()
+            # A file of one chunk has nothing to be hashed beside its writing.
             if size > CHUNK:
                 written = writer.submit(write, chunk)
             else:

@@ -148,6 +148,7 @@ def write_fingerprint(fingerprint: Fingerprint, path: Path) -> int:
     """Write a fingerprint and return its size in bytes."""
     data = encode_fingerprint(fingerprint)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
+    # Renamed when it is complete, so that nobody reads half a fingerprint.
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_bytes(data)
@@ -216,6 +217,7 @@ def _sketch_matrices(
                 done += tensors[name].parameters
                 tell(f"{done / total:.0%} of {total / 1e6:,.1f}M values")
         except BaseException:
+            # Else the pool would wait for the largest matrices before the error is seen.
             stop.set()
             raise
     return sketches
@@ -264,6 +266,7 @@ def _read_matrices(path: Path, header: FingerprintHeader, numbers: bytes) -> dic
         raise _refuse(path, f"it has {len(numbers):,} bytes of numbers; {4 * width * count:,} are needed")
     with np.errstate(all="ignore"):
         table = np.frombuffer(numbers, "<f4").reshape(count, width).astype(np.float64)
+    # The limit lets squares of the numbers be finite in 32 bits, too.
     if not np.isfinite(table).all() or np.abs(table).max() > np.sqrt(np.finfo(np.float32).max):
         raise _refuse(path, "its numbers are not finite, or too large")
     if (table[:, length:] < 0).any():

@@ -122,6 +122,7 @@ LARGE_BYTES = 8 * 2**20
 MOST_COPIERS = 8
 PATH_LENGTH = 4096
 DIRECTORY = os.O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC
+# Without O_NONBLOCK, opening a pipe, or a file under a lease, would wait for the agent.
 FILE = os.O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC
 FOLDER_MODE = 0o755
 """Set despite the umask: the grading child may be another user. The run directory keeps all others out."""
@@ -157,6 +158,7 @@ class _FileState(NamedTuple):
     inode: int
     links: int
     size: int
+    # A process can set the modification time of a file, but not its change time.
     mtime_ns: int
     ctime_ns: int
 
@@ -268,6 +270,7 @@ class _SubmissionCopy:
                 for copy in as_completed(copies):
                     copy.result()
             except BaseException:
+                # Else the other copies would go on for gigabytes after one of them was refused.
                 self._cancelled.set()
                 pool.shutdown(cancel_futures=True)
                 raise
@@ -330,6 +333,8 @@ class _SubmissionCopy:
         with _explain_read_errors(path):
             source = os.open(path.name, FILE, dir_fd=directory)
         try:
+            # The name may lead to another file by now, so what was opened is compared with what was
+            # checked.
             if _read_state(os.fstat(source)) != state:
                 raise _change_refusal(path)
             with _explain_write_errors(target):
@@ -363,6 +368,8 @@ def _open_directory(workspace: Path, relative: PurePosixPath, limits: FreezeLimi
         directory = os.open(workspace, DIRECTORY)
     except OSError as error:
         raise MachineError(f"Cannot open the workspace {workspace}: {error.strerror}.") from error
+    # One part at a time, each relative to an open directory: a parent that is swapped for a link in
+    # between does not lead outside.
     for depth, part in enumerate(relative.parts, start=1):
         try:
             with _explain_read_errors(PurePosixPath(*relative.parts[:depth])):
@@ -401,6 +408,7 @@ def _check_kind(path: PurePosixPath, state: _FileState) -> None:
         raise Refusal(f"{path} is a symbolic link.", "Copy the files themselves: cp -rL FROM TO.")
     if not stat.S_ISREG(state.mode):
         raise Refusal(f"{path} is not a plain file.", f"Remove it: rm -r -- {shlex.quote(str(path))}")
+    # The other name may be of a file that the agent cannot read, but a harness that is root can.
     if state.links != 1:
         raise Refusal(
             f"{path} is a hard link: it has {state.links} names.", "Copy the file itself: cp FROM TO."
@@ -428,6 +436,7 @@ def _explain_read_errors(path: PurePosixPath) -> Iterator[None]:
     except PermissionError as error:
         raise Refusal(f"{path} cannot be read.", "chmod -R u+rwX,go+rX DIRECTORY") from error
     except OSError as error:
+        # ENXIO and ENODEV: sockets, and devices that nothing drives.
         if error.errno in (errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.ENAMETOOLONG):
             raise Refusal(
                 f"{path} is a link or not a plain file. A submission must be a directory of plain files.",

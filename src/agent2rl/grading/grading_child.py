@@ -41,6 +41,7 @@ from agent2rl.record.files import remove_tree, write_record
 
 PROGRAMS_MOUNT = "programs"
 """Path of the directories in the child's workspace."""
+# These sandboxes end with the grading. A deadline of their own would only end them too early.
 LONGEST_SECONDS = 30 * 86400.0
 START_SECONDS = 30.0
 PAUSE_SECONDS = 0.02
@@ -102,6 +103,7 @@ class ProgramSandboxes:
                 self._fault = error
             except Exception as error:  # may be temporary, such as a lack of descriptors
                 self._fault = MachineError(f"A sandbox for programs failed: {type(error).__name__}: {error}")
+            # A sandbox that ends at once must not keep a core busy with starting it.
             self._stop.wait(PAUSE_SECONDS)
 
     def __enter__(self) -> Self:
@@ -298,6 +300,7 @@ class GradingChild:
         if outcome is None or outcome.evaluation is None or ended.code != 0:
             raise GradingError(f"The grading child crashed (exit code {ended.code}).")
         results, missing = outcome.evaluation.results, outcome.evaluation.missing
+        # The child has read untrusted weights: each example must be there, and none twice.
         if len(results) + len(missing) != n or len({result.id for result in results} | {*missing}) != n:
             raise GradingError(f"The grading child answered {len(results) + len(missing)} of {n} examples.")
         if too_many_missing(len(missing), n):
@@ -330,6 +333,7 @@ def require_normal_exit(what: str, ended: Exit, seconds: float) -> None:
 def quote_log_end(log: Path, start: int) -> str:
     """Return the last lines of a grading log after `start`, where this grading began to write."""
     with log.open("rb") as file:
+        # A character has at most four bytes in UTF-8.
         file.seek(max(start, os.fstat(file.fileno()).st_size - 4 * LOG_CHARACTERS))
         lines = file.read().decode(errors="replace").splitlines()
     quoted = "\n".join(line.rstrip() for line in lines[-LOG_LINES:] if line.strip())

@@ -149,6 +149,7 @@ def ask_engine(engine: Engine, question: JudgeQuestion) -> JudgeReply:
     """Return an engine's reply; for a choice also the probability of each option, if the engine supports
     it."""
     chat = tuple(ChatMessage(role, text) for role, text in question.messages)
+    # Another seed for another attempt, so that a reply that could not be parsed is not given again.
     sampling = Sampling(max_tokens=question.max_tokens, seed=question.attempt)
     if question.choices and isinstance(engine, ScoringEngine):
         logs = engine.logprobs([chat] * len(question.choices), question.choices)
@@ -162,6 +163,7 @@ def ask_engine(engine: Engine, question: JudgeQuestion) -> JudgeReply:
 
 def _normalize_choices(logs: Mapping[str, float]) -> dict[str, float]:
     """Return the probability of each choice, given that one of them is made."""
+    # Subtracted before exp, which would round the probability of every long choice to zero.
     highest = max(logs.values())
     shares = {choice: math.exp(log - highest) for choice, log in logs.items()}
     whole = math.fsum(shares.values())

@@ -132,6 +132,8 @@ def trace_weights(submission: Path, base: BaseModel, stop: threading.Event | Non
     """Hash a submission's weights and determine their origin, side by side."""
     with ThreadPoolExecutor(1, "weights") as pool:
         hashing = pool.submit(weights_sha256, submission)
+        # The sample costs milliseconds. If it differs, nobody has to wait for the digest of all
+        # weights.
         if not differs_from_base(submission, base) and hashing.result() == base.weights_sha256:
             return WeightsOrigin(base.weights_sha256, None)
         lineage = trace_lineage(submission, base, stop)
@@ -303,8 +305,12 @@ def _classify_tensor(measured: TensorFit, submitted: Tensor, base: Tensor) -> St
     threshold = GROWN if measured.retained > 1 else SHRUNK
     if measured.distance > threshold and measured.rescaled >= RESCALED and measured.line_cosine >= LINED:
         return "rescaled"
+    # A permuted matrix has no cosine with its own place, so this comes before the test of being
+    # lost.
     if is_rearranged(submitted, base, measured.astray):
         return "rearranged"
+    # Also before it: the head of a trained `abacus` has 25 times its length, while most of its
+    # values are exactly the base model's.
     if measured.inherited >= MOSTLY:
         return "kept"
     by_chance = measured.cosine < max(CHANCE, DEVIATIONS / sqrt(base.parameters))

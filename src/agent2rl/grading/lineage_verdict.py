@@ -148,6 +148,7 @@ def _decide_by_medians(evidence: LineageEvidence, unrelated: LineageDecision | N
         reason = f"About {1 - retained:.0%} of the base was replaced by something else, throughout."
         if retained < LEFT:
             return LineageDecision("foreign", reason, "retained", retained, LEFT)
+        # Nearly -1 is weight decay and no mixture, so it goes on to the next rules.
         if pull > SHRINKING:
             return LineageDecision("unknown", reason, "pull", pull, REMOVED)
     if unrelated:

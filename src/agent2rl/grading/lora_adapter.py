@@ -144,6 +144,8 @@ def merge_adapter(adapter: LoraAdapter, directory: Path) -> dict[str, Tensor]:
         (directory / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
 
     def write_tensor(name: str) -> None:
+        # Each tensor has its place in the file, so threads can write without waiting for each
+        # other.
         with merged[name].file.open("r+b") as target:
             target.seek(merged[name].offsets[0])
             target.writelines(adapter.merge_tensor(name))
@@ -162,6 +164,7 @@ def _split_name(name: str) -> tuple[str, str]:
     for part in PARTS:
         if inner.endswith(part):
             return inner.removesuffix(part), part
+    # What peft calls the weights of a layer that it wraps, and of one that is trained whole.
     return inner.replace(".base_layer.", ".").replace(".modules_to_save.", "."), ""
 
 

@@ -95,6 +95,7 @@ def write_header(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]
 
 def decode_values(raw: bytes, dtype: str) -> npt.NDArray[np.float32]:
     if dtype == "BF16":
+        # A bfloat16 is the upper half of a float32.
         halves = np.zeros(len(raw), "<u2")  # much faster than a shift, with the same result
         halves[1::2] = np.frombuffer(raw, "<u2")
         return halves.view(np.float32)

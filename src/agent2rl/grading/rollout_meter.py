@@ -104,6 +104,7 @@ class ReplayWork:
 
     @classmethod
     def measure(cls, episodes: Sequence[EpisodeTrace]) -> Self:
+        # A reset is work too: otherwise reports of empty episodes would wait for nothing.
         steps = sum(1 + len(episode.actions) for episode in episodes)
         return cls(steps, sum(len(action) for episode in episodes for action in episode.actions))
 
@@ -176,6 +177,7 @@ class ReplayQueue:
         """Let others work, in proportion to the work since the last pause."""
         pause = (time.monotonic() - self._busy_since) * (1 / REPLAY_SHARE - 1)
         with self._changed:
+            # At the end nobody else needs the machine, so the rest is replayed without pauses.
             self._changed.wait_for(lambda: self._closing_at is not None, pause)
         self._busy_since = time.monotonic()
 
@@ -261,6 +263,7 @@ class RolloutMeter:
         self._recorder = recorder
         self._lock = threading.Lock()
         resume_state = recorder.resume_state
+        # From the first start, so that a resumed run can claim what was played before.
         self._began = time.monotonic() - resume_state.used_seconds
         self._claimed: dict[str, tuple[int, RolloutCounts]] = dict(resume_state.played.claimed)
         """By reporter: its last sequence number and the sum of its reports."""
@@ -310,6 +313,7 @@ class RolloutMeter:
         """Count a report, or raise if it is invalid."""
         counts = report.model_dump(include=set(COUNT_NAMES))
         right = sign_report(self.key, report.reporter, report.sequence, counts)
+        # As bytes, because compare_digest raises an error for text that is not ASCII.
         if not hmac.compare_digest(right.encode(), report.signature.encode()):
             raise ForgedReport(
                 "The signature does not match the report.", "Sign with the key in $ROLLOUT_KEY."
@@ -367,6 +371,7 @@ class RolloutMeter:
             new = RolloutCounts(**count_traces(traces))
             mine, proving = sum_so_far + new, self._proving_total + new
             claimed = self._claimed.get(report.reporter, (0, RolloutCounts()))[1]
+            # The sum is compared too, because a resumed harness does not know who has proved what.
             if not _covers(claimed, mine) or not _covers(self._total, proving):
                 raise Refusal(
                     "These episodes are not counted yet.", "Report their counts to /rollouts first."

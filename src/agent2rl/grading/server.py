@@ -92,6 +92,7 @@ def serve_on_socket(
         yield socket
     finally:
         server.should_exit = True
+        # Without this the server waits until every client hangs up, which an agent may never do.
         server.force_exit = True
         thread.join()
         shutil.rmtree(home, ignore_errors=True)

@@ -140,6 +140,7 @@ class GradingService:
             submission = Submission(
                 id=len(self._submissions) + 1, path=path, gpu=gpu, accepted_at=time.time()
             )
+            # Before it is frozen: the time for that is not training time either.
             self.clock.hold_submission(submission.id)
             try:
                 submission = self._accept_submission(submission)
@@ -161,6 +162,7 @@ class GradingService:
             "submission %d: frozen in %.2f s, on %s", submission.id, seconds, submission.gpu or "cpu"
         )
         submission = freeze.accept(submission, seconds)
+        # The record comes first: nothing is published or answered that a crash could still undo.
         self._recorder.record_submission(submission, freeze.manifest)
         self._on_accept(submission.id)
         if submission.verdict:
@@ -213,6 +215,7 @@ class GradingService:
             if submission.verdict is None:
                 self._grade_submission(submission.id, 0.0)
             elif submission.id not in resume_state.graded:
+                # Refused when it was accepted; the harness died before the second record.
                 self._recorder.record_verdict(submission)
         self._drop_superseded()
 
@@ -229,6 +232,7 @@ class GradingService:
 
         All gradings from here on share the time limit of one. Submissions not graded by then expire.
         """
+        # Whoever is being accepted holds this lock, and is in its queue before the queues close.
         with self._accept_lock:
             self._open = False
             self.ended_at = time.time()

@@ -185,6 +185,7 @@ def _measure_matrix(
         return None
     with np.errstate(all="ignore"):  # values of 64 bits have squares that are infinite
         changed, sibling_changed = (float(np.linalg.norm(each)) / length for each in (mine, theirs))
+    # Written with `not`, so that NaN is sorted out too.
     if not changed < LONGEST or not UNCHANGED <= sibling_changed < LONGEST:
         return None
     my_rest, their_rest = (each - (each @ base) / length**2 * base for each in (mine, theirs))

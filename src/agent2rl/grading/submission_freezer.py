@@ -67,6 +67,7 @@ class SubmissionFreezer:
         """Freeze the submission, or return the verdict that explains why not."""
         try:
             relative = self._resolve_path(submission.path)
+            # The base model needs no copy: it cannot change, and the service has it already.
             if relative == self._graded.base_seen_at:
                 return FreezeOutcome(content_sha256=self._graded.base.manifest.sha256)
             frozen = self._freeze_submission(submission.id, relative)
@@ -83,6 +84,7 @@ class SubmissionFreezer:
         )
 
     def _freeze_submission(self, number: int, relative: PurePosixPath) -> FrozenSubmission:
+        # Weights may have been trained in twice the base model's precision.
         limits = FreezeLimits(bytes=2 * self._graded.base.bytes + ROOM_BYTES, spare_bytes=SPARE_BYTES)
         target = self._recorder.paths.submission_paths(number)
         target.root.mkdir(parents=True)

@@ -98,6 +98,7 @@ class SubmissionGrader:
     def _grade_ablation(self, parts: ModelParts, split: Split, child: GradingChild | None) -> EvalResult:
         """Grade an ablation once: submissions that differ only in weights share it."""
         key = parts.ablation_key(self.base)
+        # Held while it is graded: whoever needs the same ablation waits for it.
         with self._ablating:
             results = self._ablations.get((key, split))
             if results is None:
@@ -133,6 +134,7 @@ class SubmissionGrader:
         return results
 
     def _resave(self) -> ResavedBase:
+        # Held for as long as it takes, because one answer serves all submissions.
         with self._lock:
             if self._resaved is None:
                 paths = self._recorder.paths

@@ -104,6 +104,8 @@ def measure_tensor(submitted: Tensor, base: Tensor) -> TensorFit | None:
     square, equal, inherited, nonzero = 0.0, 0, 0, 0
     with np.errstate(all="ignore"):
         for mine, theirs in zip(read_row_chunks(submitted, rows), read_row_chunks(base, rows), strict=True):
+            # Sums of the difference, not of the submitted values: those would round away a small
+            # change.
             change = mine - theirs
             pairs = ((change, theirs), (mine, mine), (theirs, theirs))
             by_row.append(np.stack([np.einsum("ij,ij->i", *pair) for pair in pairs]))
@@ -129,6 +131,7 @@ def differs_in_sample(submitted: Tensor, base: Tensor) -> bool:
         return False
     for start in {0, (base.parameters - count) // 2}:
         mine, theirs = (read_values(tensor, start, count) for tensor in (submitted, base))
+        # NaN differs from itself, but the same NaN in both is no change.
         if np.any((mine != theirs) & ~(np.isnan(mine) & np.isnan(theirs))):
             return True
     return False
@@ -173,6 +176,7 @@ def _compare_grams(rest_gram: Floats, base_gram: Floats, rows: int) -> RestGeome
     # The squared cosine of two random directions in so many dimensions has mean 1 / rows.
     excess = float(np.mean(rest_angles**2)) * rows - 1
     directions = min(rows, len(rest_gram))
+    # A direction that is not there may get a tiny negative value by rounding.
     energies = np.maximum(np.linalg.eigvalsh(rest_gram), 0.0)[-directions:]
     return RestGeometry(
         alignment=float(products.sum()) / length,
@@ -223,6 +227,7 @@ def _compute_fit(
         raise NotFinite
     if theirs <= 0:
         return None
+    # The first sum is of the difference with the base: with the third it is that of the submission.
     explained = max(float(np.nansum((lines[0] + lines[2]) ** 2 / lines[2])) for lines in (rows, columns))
     residual = max(0.0, mine - explained)
     return TensorFit(
@@ -239,6 +244,7 @@ def _compute_fit(
 
 
 def _find_stray_lines(lines: Floats) -> tuple[int, ...]:
+    # A line of zeros has no direction that it could have left.
     cosines = np.nan_to_num((lines[0] + lines[2]) / np.sqrt(lines[1] * lines[2]), nan=1.0)
     worst = np.argsort(cosines, kind="stable")[:SAMPLE]
     return tuple(int(line) for line in worst if cosines[line] < ASTRAY)
@@ -288,6 +294,7 @@ def _match_base_lines(lines: _SampledLines, length: int) -> bool:
     """One by one, or in their angles to each other, far beyond what chance gives."""
     lengths = np.sqrt(np.outer(np.diag(lines.gram), lines.squares))
     best = np.nan_to_num(np.abs(lines.dots) / lengths).max(axis=1)
+    # About the largest cosine that a line has with that many unrelated ones.
     chance = sqrt(2 * log(max(2, len(lines.squares))) / length)
     if float(np.median(best)) >= max(FOUND, 1.6 * chance):
         return True

@@ -71,6 +71,7 @@ class TrainingJudge:
             return JudgeUsage(judge=self._judging.name, limit=self._limit, **self._counts)
 
     def answer_question(self, request: TrainingJudgeRequest) -> dict[str, Any]:
+        # Counted before it is asked, so that questions in parallel cannot pass the limit.
         self._count_question(sum(len(said.content) for said in request.messages))
         chat = tuple(ChatMessage(said.role, said.content) for said in request.messages)
         sampling = Sampling(request.max_tokens, request.temperature, request.seed)
@@ -98,6 +99,7 @@ class TrainingJudge:
             self._counts["characters"] += characters
             due = time.monotonic() - self._noted_at >= NOTE_SECONDS
             self._noted_at = time.monotonic() if due else self._noted_at
+        # After the lock is released, because reading the usage takes it.
         if due:
             self._note(self.read_usage())
 

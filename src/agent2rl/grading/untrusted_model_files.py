@@ -48,6 +48,7 @@ def read_bytes(path: Path, most_bytes: int) -> bytes:
 def parse_object(data: bytes, name: str) -> dict[str, Any]:
     """Parse a JSON object, or refuse it with the reason."""
     try:
+        # Counted in the text: afterwards the memory would be full already.
         if sum(map(data.count, (b",", b"[", b"{"))) > VALUES:
             raise ValueError(f"more than {VALUES:,} values")
         value = json.loads(
@@ -61,6 +62,7 @@ def parse_object(data: bytes, name: str) -> dict[str, Any]:
             raise ValueError("not an object")
         if sum(1 for _ in _iterate_levels(value)) > DEPTH:
             raise ValueError(f"nested more than {DEPTH} deep")
+        # Only escapes can make a lone surrogate, which no text can hold.
         if b"\\u" in data:
             json.dumps(value, ensure_ascii=False).encode()
     except RecursionError:
@@ -232,6 +234,7 @@ def _read_shards(directory: Path, index: Path) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
     for file in sorted(names):
         shard = read_tensor_file(directory / file)
+        # A tensor in two shards could be checked in one and read by the engine from the other.
         if different := shard.keys() ^ names[file]:
             raise Refusal(f"{INDEX} and {file} disagree about {format_values(sorted(different))}.", SAVE_HINT)
         tensors |= shard
@@ -248,6 +251,7 @@ def read_tensor_file(path: Path) -> dict[str, Tensor]:
         if length > HEADER_BYTES:
             raise _layout_refusal(path, f"its header has {length:,} bytes; the limit is {HEADER_BYTES:,}")
         text = file.read(length)
+    # The library refuses a header that begins with anything else, such as a space.
     if not text.startswith(b"{"):
         raise _layout_refusal(path, "its header is not a JSON object")
     header = parse_object(text, f"The header of {path.name}")

@@ -119,6 +119,7 @@ class VerdictMaker:
             return score_as_baseline(graded.baseline, origin.sha256)
         score = statistics.score_evaluation(results, "feedback")
         ablated_score, ablation_key = None, None
+        # A submission that gains nothing has no gain that its other files could explain.
         if parts.differs_beside_weights and score.value > graded.baseline.value:
             ablation = self._in_time(
                 lambda: self._grader.grade_ablations(parts, "feedback", self._limit_child(submission))
@@ -143,6 +144,8 @@ class VerdictMaker:
             try:
                 results = self._in_time(lambda: self._grader.grade(parts, paths, "feedback", child))
             finally:
+                # Also where the grading failed: the comparison is finished and belongs on the
+                # record.
                 if tracing:
                     origin = self._record_origin(paths, tracing.result())
         assert origin is not None
@@ -164,6 +167,7 @@ class VerdictMaker:
 
     def _find_same_content(self, submission: Submission) -> Submission | None:
         for earlier in self._list_submissions():
+            # One that failed or expired may get another verdict the next time.
             settled = earlier.verdict in ("scored", "rejected") and earlier.same_as is None
             if settled and earlier.content_sha256 == submission.content_sha256 and earlier.id < submission.id:
                 return earlier

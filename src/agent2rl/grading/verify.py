@@ -125,6 +125,7 @@ def _find_addition_faults(
     if added.fault:
         yield added.fault
         return
+    # `reproduce` deletes what is left over in this folder, so it may not lead elsewhere.
     if paths.reproductions.is_symlink() or (
         paths.reproductions.exists() and not paths.reproductions.is_dir()
     ):
@@ -140,10 +141,12 @@ def _find_addition_faults(
         name = _sanitize_name(f"{paths.reproductions.name}/{reproduction.run}")
         if name in unchecked:
             continue
+        # A record of somebody else may name any place.
         is_below = where.root.parent == paths.reproductions and where.run_id != ".."
         if not is_below or where.root.is_symlink() or not where.ledger.exists():
             yield f"{name} is missing"
             continue
+        # Without additions of its own, so that no record leads deeper and deeper.
         verification = verify_run(where, reproduction.run_head, may_have_additions=False)
         yield None if verification.holds else f"{name}: {verification.fault}"
 
@@ -228,6 +231,7 @@ def _check_run_files(
         else:
             yield _check_file(paths, file.path, file.sha256)
     for path in list_run_files(paths):
+        # A draft that a crash left: files are renamed when they are complete.
         crashed = not paths.result.exists() and re.fullmatch(r"\..+\.new", path.name)
         if paths.relative_name(path) not in pinned and not crashed:
             yield f"{_sanitize_name(paths.relative_name(path))} was added"
@@ -245,6 +249,7 @@ def _check_timeline(paths: RunPaths, size: int, digest: str, later: Sequence[Led
     if not is_plain_file(paths.events):
         return _describe_missing_file(paths, name)
     expected = "".join(canonical_json_line(ledger.make_timeline_event(entry)) for entry in later).encode()
+    # One byte more than expected tells whether anything follows.
     beginning, rest = sha256_beginning(paths.events, size, len(expected) + 1)
     if beginning != digest:
         return f"{name} was changed"

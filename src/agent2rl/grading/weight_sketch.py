@@ -124,6 +124,7 @@ def sketch_change(
         for number, (mine, theirs) in enumerate(pairs):
             norms.add_rows(mine)
             signs = _draw_signs(name, number, theirs.size)
+            # Pruning is not training, so a zero counts as the base's value.
             change = np.where(mine == 0, 0.0, mine - round_values(theirs, submitted.dtype))
             flipped = _flip_signs(change, signs)
             for sketch in changes.values():
@@ -145,6 +146,8 @@ def round_values(values: Floats, dtype: str) -> Floats:
     """Round to what a dtype can hold, to the nearest and half to even."""
     if dtype == "BF16":
         bits = values.astype(np.float32).view(np.uint32).astype(np.uint64)
+        # Add half of the lowest bit that stays, a bit less where that bit is even, and cut off the
+        # rest.
         rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16 << 16).astype(np.uint32)
         return rounded.view(np.float32).astype(np.float64)
     kinds = {"F16": np.float16, "F32": np.float32}
@@ -153,6 +156,8 @@ def round_values(values: Floats, dtype: str) -> Floats:
 
 def _draw_signs(name: str, chunk: int, count: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """Return which values of a chunk get a minus."""
+    # Chunks are counted, so CHUNK_VALUES is part of the format: another makes all fingerprints
+    # useless.
     drawn = hashlib.shake_128(f"{chunk}:{name}".encode()).digest(-(-count // 8))
     return np.unpackbits(np.frombuffer(drawn, np.uint8), count=count).view(np.bool_)
 

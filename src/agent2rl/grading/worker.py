@@ -80,6 +80,8 @@ def run_job(here: Path) -> GradingOutcome:
         return _grade_without_engine(evaluator, evaluator.version, here, job.settings)
     begin = time.monotonic()
     with _load_engine(job.engine, here / MODEL) as loaded_engine:
+        # What loading made stays until the end, so the collector need not look at it again and
+        # again.
         gc.freeze()
         gc.enable()
         loaded = time.monotonic()

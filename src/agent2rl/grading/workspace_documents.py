@@ -78,6 +78,8 @@ class TextExtractor:
             else:
                 yield from read_plain_chunks(reader)
         finally:
+            # A reader that is collected would close the file, which is read again if an archive is
+            # damaged.
             buffered.detach()
 
     def _extract_members(self, file: Stream) -> Iterator[bytes]:
@@ -158,12 +160,14 @@ def _find_tensors_begin(reader: Stream, head: bytes) -> int:
     try:
         header = json.loads(reader.read(8 + length)[8:])
         tensors = [value for name, value in header.items() if name != "__metadata__"]
+        # Integers could be letters, so their bytes are read.
         floats = all("F" in tensor["dtype"] for tensor in tensors)
         end = max(tensor["data_offsets"][1] for tensor in tensors)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
         floats, end = False, 0
     size = reader.seek(0, os.SEEK_END)
     reader.seek(0)
+    # What lies behind the tensors could be anything: then it is read like any other file.
     return 8 + length if floats and size == 8 + length + end else 0
 
 
@@ -266,6 +270,7 @@ class WorkspaceDocuments:
                     folders.append(each.name)
                 elif stat.S_ISREG(status.st_mode):
                     self._add_entry((*parts, each.name), status)
+        # After the listing is closed, so that each level needs one descriptor and not two.
         for name in folders:
             if not parts and name in self.skipped:
                 continue

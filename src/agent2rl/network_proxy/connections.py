@@ -40,6 +40,8 @@ class ClientConnection:
             async with asyncio.timeout(self._limits.head_seconds):
                 event = self._http.next_event()
                 while event is h11.NEED_DATA:
+                    # In small pieces, because h11 compares what it has with the limit only between
+                    # them.
                     self._http.receive_data(await self._reader.read(READ_BYTES // 8))
                     event = self._http.next_event()
         except TimeoutError:
@@ -116,6 +118,7 @@ class ClientConnection:
     async def refuse(self, refusal: RequestRefused) -> None:
         """Say why the request is refused, as far as the client can still be told."""
         with suppress(OSError, TimeoutError, h11.LocalProtocolError):
+            # In a tunnel the client understands nothing but TLS, so it gets an alert.
             if self._tunnel:
                 self._writer.write(ACCESS_DENIED_ALERT)
             elif self._http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
@@ -133,6 +136,7 @@ class ClientConnection:
             ("Content-Length", str(len(body))),
             ("Connection", "close"),
         ]
+        # The text may hold a host's name with letters that no status line may have.
         reason = re.sub(r"[^ -~]", "?", refusal.reason)[:200].encode()
         response = h11.Response(status_code=refusal.status, headers=headers, reason=reason)
         for event in (response, h11.Data(data=body), h11.EndOfMessage()):
@@ -166,6 +170,7 @@ class HostConnection:
         return data
 
     async def send(self, data: bytes) -> None:
+        # Counted first, so that nothing beyond the limit leaves.
         self._log.count_sent(self.request, len(data))
         self._writer.write(data)
         await self._writer.drain()
@@ -248,6 +253,7 @@ def parse_client_hello(data: bytes) -> ClientHello | None:
         message, data, records = message + data[5 : 5 + length], data[5 + length :], records + 1
         if records > MOST_RECORDS:
             raise NotClientHello("it is split into too many records")
+        # The highest of three bytes of a length: no ClientHello has 64 KiB.
         if message[0] != CLIENT_HELLO or (len(message) >= 4 and message[1]):
             raise NotClientHello("the first TLS message is not a ClientHello")
     return _parse_message(message[4 : 4 + int.from_bytes(message[1:4])])
@@ -306,6 +312,7 @@ async def resolve_host(host: str, port: int) -> Sequence[str]:
 async def dial_public_address(address: str, port: int) -> Streams:
     """Connect to an address, unless it is an address of this computer."""
     reader, writer = await asyncio.open_connection(address, port)
+    # This computer's own address may be public. Then both ends have it.
     if writer.get_extra_info("sockname")[0] == writer.get_extra_info("peername")[0]:
         writer.close()
         raise RequestRefused("This host is the computer that the run is on.")

@@ -209,6 +209,8 @@ class NetworkProxy:
         target: RequestTarget,
         mirror: PackageMirror | None,
     ) -> None:
+        # A client sends its ClientHello only when the tunnel stands, so it can be checked only
+        # then.
         await client.accept_tunnel()
         hello = await client.read_client_hello(target.host, needs_name=not (mirror and mirror.has_address))
         await server.send(hello)

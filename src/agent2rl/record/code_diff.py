@@ -55,6 +55,7 @@ def _diff_file(store: BaseObjectStore, old: TreeEntry | None, new: TreeEntry | N
     was, now = _read_blob(store, old), _read_blob(store, new)
     if was == now:
         return
+    # As in git, a zero byte near the beginning makes a file binary.
     if b"\0" in was[:8192] or b"\0" in now[:8192]:
         yield f"Binary files {before} and {after} differ"
         return
@@ -115,6 +116,7 @@ def _read_blob(store: BaseObjectStore, entry: TreeEntry | None) -> bytes:
 
 def _split_lines(content: bytes) -> list[str]:
     """Split into lines; mark a last line without a line end."""
+    # Not splitlines, which also splits at characters that end no line of a diff.
     lines = content.decode(errors="replace").split("\n")
     last = lines.pop()
     return [*lines, f"{last}\n\\ No newline at end of file"] if last else lines

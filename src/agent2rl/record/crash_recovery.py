@@ -163,6 +163,8 @@ def read_resume_state(
     of: defaultdict[str, list[Data]] = defaultdict(list)
     for entry in entries:
         of[entry.kind].append(entry.data)
+    # Of a submission's several records the last one counts, so the kinds are in the order of its
+    # life.
     submissions = [
         Submission.model_validate(one["submission"])
         for kind in ("submitted", "graded", "dropped")
@@ -220,6 +222,7 @@ def _sum_used_time(entries: Sequence[LedgerEntry], noted: float, beat: Heartbeat
     used, started = _UsedTime(), None
     for entry in entries:
         data: Data = entry.data
+        # A start states what was used before it, so earlier starts need not be added up.
         if entry.kind == "started":
             used, started = _UsedTime.from_entry(data), entry
         elif entry.kind == "resumed":
@@ -233,6 +236,8 @@ def _sum_used_time(entries: Sequence[LedgerEntry], noted: float, beat: Heartbeat
     gpus: Any = started.data.get("gpus", 0)
     return _UsedTime(
         used.wall_seconds + seconds,
+        # Submissions have times of day, which somebody may have set. They never exceed the used
+        # time.
         used.submission_seconds + min(held, seconds),
         used.gpu_seconds + gpus * seconds,
     )
@@ -267,6 +272,7 @@ def _measure_lifetime(started: LedgerEntry, noted: float, beat: Heartbeat | None
     began = started.data.get("monotonic")
     if not (beat and beat.monotonic and isinstance(began, float) and beat.monotonic >= began):
         return max(0.0, noted - started.time, beat.time - started.time if beat else 0.0)
+    # A record after the last beat shows that the harness lived on, but for one beat at most.
     return beat.monotonic - began + min(max(0.0, noted - beat.time), HEARTBEAT_SECONDS)
 
 
@@ -361,6 +367,7 @@ def repair_files(paths: RunPaths, resume_state: ResumeState) -> Iterator[str]:
         if not submission.kept:
             shutil.rmtree(where.model, ignore_errors=True)
     remove_half_written(paths)
+    # No agent has been in there yet, so all of it is made again.
     if not resume_state.started:
         for path in (paths.workspace, paths.revisions, paths.scratch):
             remove_tree(path)
@@ -371,6 +378,7 @@ def repair_files(paths: RunPaths, resume_state: ResumeState) -> Iterator[str]:
     for path in paths.scratch.glob("*"):
         if path != paths.agent_scratch:
             remove_tree(path)
+    # A lock of git's outlives a crash, and nobody could write a revision any more.
     for lock in paths.revisions.rglob("*.lock"):
         lock.unlink()
 

@@ -174,6 +174,7 @@ def create_folder(target: Path) -> Iterator[Path]:
         raise UserError(f"Cannot write to {target.parent}: {error.strerror}.") from error
     try:
         yield draft
+        # Temporary directories are closed to others.
         draft.chmod(0o755)
         draft.replace(target)
     finally:
@@ -200,5 +201,6 @@ def _check_members(members: Iterable[tarfile.TarInfo], directory: Path) -> Itera
         for name in (member.name, member.linkname if member.islnk() else ""):
             if not Path(os.path.realpath(directory / name)).is_relative_to(directory):
                 raise tarfile.ExtractError(f"{member.name!r} of the archive leads outside of it.")
+        # No setuid bits, and nobody else may write.
         member.mode &= 0o755
         yield member

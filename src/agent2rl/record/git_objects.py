@@ -212,6 +212,8 @@ def _measure_objects(file: Path, _versions: tuple[tuple[int, int, int], ...]) ->
             while data := opened.read(CHUNK_BYTES):
                 scanner.feed(data)
         except DamagedObject:
+            # A damaged object of its own file inflates to nothing here, and is reported where it is
+            # read.
             if file.suffix:  # places in it cannot be told
                 raise
     if file.suffix and read_index_offsets(file.with_suffix(".idx").read_bytes()) != scanner.offsets:

@@ -22,6 +22,7 @@ HEARTBEAT_SECONDS = 1.0
 
 
 def format_heartbeat() -> bytes:
+    # All lines have one length, so that none leaves the end of a longer one behind it.
     return f"{time.time():017.3f} {time.monotonic():017.3f}\n".encode()
 
 

@@ -101,9 +101,12 @@ class Ledger:
         try:
             if self._file.write(line) != len(line):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            # The line comes first. A head that lags is repaired; a head without its line would be a
+            # fault.
             os.fsync(self._file.fileno())
             write_atomically(self._head, head)
         except OSError:
+            # If the head is in place, only making it durable failed, and the record stays.
             if not (self._head.exists() and self._head.read_text(encoding="utf-8") == head):
                 self._file.truncate(before)
                 raise

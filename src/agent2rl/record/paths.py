@@ -304,6 +304,7 @@ def find_run(name: str, runs: Path) -> RunPaths:
     """Find a run by its directory, by its id or an unambiguous prefix of it below `runs`, or as `latest`."""
     if (Path(name) / "spec.json").is_file():
         return RunPaths(Path(name).resolve())
+    # A run's name begins with the time of its start, so the last one is the newest.
     runs_by_name = [path.parent for path in sorted(runs.glob("*/spec.json"))]
     matches = [path for path in runs_by_name if path.name.startswith(name)]
     exact = runs_by_name[-1:] if name == LATEST else [path for path in matches if path.name == name]

@@ -175,6 +175,7 @@ def read_rollouts(view: RunView) -> Rollouts | None:
     """
     if view.result:
         return view.result.rollouts
+    # Parsing every line of a long timeline would take many times as long.
     events = _read_lines(view.paths.events, TimelineEvent, [], containing=b'"rollouts"')
     parsed = [rollouts for event in events if (rollouts := parse_rollouts(event))]
     limited = view.spec.budget.environment_steps is not None

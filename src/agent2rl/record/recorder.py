@@ -127,6 +127,7 @@ class Recorder:
         with self._lock:
             self._counts[kind] += 1
             beyond = self._counts[kind] - MAX_EVENTS.get(kind, self._counts[kind])
+        # After the lock is released, because this takes it again.
         if beyond == 1:
             self.record_event("warning", text=f"Too many {kind} events. No more are recorded.")
         if beyond > 0:
@@ -277,6 +278,7 @@ class Recorder:
         digest = write_record(self.paths.pending_result, result)
         self._pin_files()
         self.record_entry("closed", ending=result.ending, result_sha256=digest)
+        # Before the result appears: whoever sees it may rely on the timeline.
         os.fsync(self._events.fileno())
         self.paths.pending_result.replace(self.paths.result)
         sync_directory(self.paths.root)
@@ -286,6 +288,7 @@ class Recorder:
         """Pin every file that is final. After this, only ledger records are added to the timeline."""
         with self._lock:
             self._sealed = True
+        # What an interrupted write left would be pinned too.
         remove_half_written(self.paths)
         run_files = hash_run_files(self.paths)
         digest = write_record(self.paths.files, run_files)

@@ -108,6 +108,7 @@ class RevisionRecorder:
             for depth in range(len(file.path)):
                 trees.setdefault(file.path[:depth], Tree())
             trees[file.path[:-1]].add(file.path[-1], file.mode, blob.id)
+        # A folder's id depends on what is in it, so the deepest ones come first.
         for path in sorted(trees, key=len, reverse=True):
             tree = trees[path]
             if tree.id not in store:
@@ -124,6 +125,7 @@ class RevisionRecorder:
             return blob
         size = max(BLOCK_BYTES, len(content))
         if self._bytes + size > MOST_BYTES and len(content) > SMALL_BYTES:
+            # From here on the record counts as full.
             self._bytes = max(self._bytes, MOST_BYTES + 1)
             return self._write_blob(make_placeholder(content))
         if self._bytes + size > MOST_BYTES + MORE_BYTES and content != FULL:
@@ -141,6 +143,7 @@ class RevisionRecorder:
         commit.author_timezone = commit.commit_timezone = 0
         commit.encoding = b"UTF-8"
         commit.message = message.encode() + b"\n"
+        # The object comes first: a branch must not name one that is missing after a crash.
         self._repo.object_store.add_object(commit)
         self._repo.refs[BRANCH] = commit.id
         self._last, self._number = commit.id, self._number + 1

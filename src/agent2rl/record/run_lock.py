@@ -60,6 +60,8 @@ class RunLock:
         self._thread: threading.Thread | None = None
         self._heartbeat_process: subprocess.Popen[bytes] | None = None
         try:
+            # A lock of the open file. A process's own would be lost as soon as it closes the file
+            # anywhere.
             fcntl.fcntl(self._file, fcntl.F_OFD_SETLK, _pack_flock(HARNESS_LOCK_BYTE))
         except BlockingIOError:
             os.close(self._file)
@@ -96,6 +98,7 @@ class RunLock:
 
     def _start_heartbeat_process(self) -> subprocess.Popen[bytes]:
         """Start the heartbeat process. It inherits its lock, so it holds it before it runs."""
+        # Opened again: a lock belongs to an open file, and this one must not be the harness's.
         file = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
         try:
             with suppress(OSError):  # without the lock it still records
@@ -119,6 +122,7 @@ class RunLock:
             time.sleep(POLL_SECONDS)
             waited = True
         last = _parse_heartbeat(os.pread(self._file, HEARTBEAT_BYTES, 0))
+        # The time of the dead harness ends no later than that of this one begins.
         if waited and last and last.monotonic and now.monotonic and last.monotonic > now.monotonic:
             return now
         return last

@@ -37,8 +37,11 @@ def _make_signing_key(path: Path) -> bytes:
             file.write(secrets.token_bytes(KEY_BYTES))
             file.flush()
             os.fsync(descriptor)
+        # A link appears complete, and not where there is one: two runs that start at once share one
+        # key.
         with suppress(FileExistsError):
             os.link(made, path)
+        # Whatever is there is not a key that this user alone knows, so it gives way.
         if (key := read_signing_key(path)) is None:
             Path(made).replace(path)
             key = read_signing_key(path)

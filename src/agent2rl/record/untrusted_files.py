@@ -102,6 +102,7 @@ def replace_untrusted_file(folder: Path, name: str, content: bytes, mode: int) -
 
     Readers see the old file or the new one. A directory of that name stays.
     """
+    # A name that the agent cannot guess, so it cannot put a link there before.
     temporary = f".{name}.{secrets.token_hex(8)}"
     try:
         with open_folder(folder, ()) as directory:

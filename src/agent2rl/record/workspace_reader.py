@@ -82,6 +82,7 @@ class WorkspaceReader:
 
     def take_snapshot(self) -> "CodeSnapshot":
         reading = CodeSnapshot()
+        # Only what is still there is remembered, so the memory does not grow with the run.
         earlier, self._contents = self._contents, {}
         try:
             top = os.open(self.root, DIRECTORY)
@@ -154,6 +155,7 @@ class WorkspaceReader:
             return SnapshotFile(path, 0o120000, os.fsencode(os.readlink(name, dir_fd=folder)))
         if not stat.S_ISREG(about.st_mode):
             return None
+        # The change time cannot be set, so an edited file is never taken for the earlier one.
         key = (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
         content = reading.bound_content(earlier[key] if key in earlier else _read_content(folder, name))
         self._contents[key] = content
@@ -284,6 +286,7 @@ class WorkspaceWatcher:
             try:
                 with untrusted_files.open_folder(self.root, path) as descriptor:
                     for name, what, size in self._scan_folder(descriptor, path, waiting):
+                        # A checkpoint is a folder: its shards count as one.
                         where = path if what == "weights" else (*path, name)
                         key = (untrusted_files.sanitize_line("/".join(where) or ".", LONGEST_PATH), what)
                         before = sizes.get(key, (0, 0.0))

@@ -34,8 +34,10 @@ WIDE_INCHES, NARROW_INCHES = 8.0, 3.7
 POINTS = 240
 """Largest number of points of a series."""
 STYLE: dict[Any, Any] = {
+    # Else the ids in an SVG are random, and the same figure would give other bytes.
     "svg.hashsalt": "agent2rl",
     "svg.fonttype": "none",
+    # Names of agents and tasks may have dollar signs, which are no formulas.
     "text.parse_math": False,
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],

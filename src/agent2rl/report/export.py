@@ -183,6 +183,8 @@ _METRICS = (
 def update_results_csv(paths: RunPaths) -> None:
     """Add or replace a run's row in the results.csv of its runs directory."""
     target = paths.results_csv
+    # Runs of a campaign may end at the same time. The lock is on a file beside it, because writing
+    # replaces results.csv itself.
     with target.with_name(f".{target.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         own_row = {

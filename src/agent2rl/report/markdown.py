@@ -276,6 +276,7 @@ def _render_row(cells: Sequence[str]) -> str:
 def _escape_cell(cell: str, most: int = CELL) -> str:
     """Return one line in which untrusted text cannot form markup, a tag, a link or the end of a cell."""
     line = formatting.escape_invisible(" ".join(formatting.truncate_text(cell, most).split()))
+    # `&` is the first, or else it would be replaced in the other entities too.
     for mark, entity in ENTITIES.items():
         line = line.replace(mark, entity)
     return PLAIN.sub(r"[\1]", line)

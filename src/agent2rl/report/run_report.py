@@ -67,7 +67,9 @@ def write_report(paths: RunPaths, data: ReportData | None = None, folder: Path |
     report = RunReport.from_report_data(data)
     target = folder or paths.report
     if folder is None:
+        # Nothing is written through a link: the run may be somebody else's.
         require_no_link(paths.report, paths.figures)
+    # Here, because matplotlib takes a second to load.
     from agent2rl.report import run_figures
 
     try:

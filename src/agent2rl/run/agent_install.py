@@ -70,6 +70,7 @@ def install_pypi_package(package: AgentPackage, prefix: Path, tell: ProgressCall
     link = prefix / "bin" / package.program
     link.parent.mkdir(exist_ok=True)
     link.unlink(missing_ok=True)
+    # Relative, because the prefix gets its final name when it is complete.
     link.symlink_to(Path("..") / python.relative_to(prefix))
 
 
@@ -110,6 +111,7 @@ def _find_python_with_pip() -> Iterator[Path]:
     if importlib.util.find_spec("pip"):
         yield Path(sys.executable)
         return
+    # An environment that uv made has none.
     with tempfile.TemporaryDirectory(prefix="agent2rl-") as place:
         yield _make_venv(Path(BARE_PYTHON), Path(place))
 
@@ -171,6 +173,7 @@ def _copy_interpreter(interpreter: Interpreter, place: Path) -> Path:
     _patch_library_path(python, interpreter.base)
     copied = _inspect_interpreter(python)
     needed = subprocess.run(["ldd", python], capture_output=True, text=True, check=False).stdout
+    # It may have started with the original's library, which no sandbox shows.
     if copied is None or copied.base != place.resolve() or str(interpreter.base) in needed:
         raise MachineError(
             f"{interpreter.program} does not run after it is copied.",
@@ -182,6 +185,7 @@ def _copy_interpreter(interpreter: Interpreter, place: Path) -> Path:
 def _patch_library_path(program: Path, base: Path) -> None:
     """Make the loader look for the library next to the program, not at its build location."""
     old, new = bytes(base / "lib") + b"\0", b"$ORIGIN/../lib\0"
+    # A string in a program can be overwritten, but not made longer.
     if len(new) <= len(old):
         program.write_bytes(program.read_bytes().replace(old, new.ljust(len(old), b"\0")))
 
@@ -232,6 +236,7 @@ def install_npm_package(package: AgentPackage, prefix: Path, tell: ProgressCallb
     packages = (f"{package.name}@{package.version}", *package.also)
     _run_npm_install(node, prefix, packages, package)
     program = prefix / "bin" / package.program
+    # No sandbox has this Node.js on its PATH, where such a script looks for it.
     if node and program.read_bytes()[: len(SHEBANG)] == SHEBANG:
         script = os.readlink(program)  # noqa: PTH115 (as it is written, not as a path)
         program.unlink()
@@ -355,7 +360,9 @@ def _make_install_record(package: AgentPackage) -> InstallRecord:
 def _install_package(package: AgentPackage, prefix: Path, tell: ProgressCallback) -> None:
     fill = install_npm_package if package.registry == "npm" else install_pypi_package
     fill(package, prefix, tell)
+    # npm and pip follow the umask, and the sandbox's user may be another one.
     subprocess.run(["chmod", "-R", "a+rX,go-w", "--", prefix], check=True)
+    # A sandbox shows the prefix and /usr, and nothing else that a link might lead to.
     for path in prefix.rglob("*"):
         leads = path.resolve() if path.is_symlink() else prefix
         if not leads.is_relative_to(prefix.resolve()) and not leads.is_relative_to("/usr"):

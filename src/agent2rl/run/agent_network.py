@@ -28,6 +28,7 @@ from agent2rl.run.package_overlay import PackageOverlay
 from agent2rl.run.settings import Settings
 
 URL_VARIABLE = "NETWORK_PROXY_URL"
+# Some clients read the names in capitals, others the small ones.
 PROXY_VARIABLES = (
     *("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"),
     *("npm_config_proxy", "npm_config_https_proxy"),

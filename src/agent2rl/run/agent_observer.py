@@ -94,6 +94,7 @@ class ProcessMonitor:
         if monitored is None:
             command = read_command_line(process.pid) if self._brief_room else CommandLine()
             self._processes[process.pid] = _MonitoredProcess(process, at, command, process.resident_bytes)
+            # What it used before it was first seen belongs to this interval too.
             return process.cpu_seconds + process.waited_seconds
         waited = process.waited_seconds - monitored.last.waited_seconds
         used = (
@@ -263,11 +264,13 @@ class RevisionWatcher:
             self._recorder.record_event("fault", where="watching code", trace=traceback.format_exc())
 
     def _add_watches(self, events: "inotify_simple.INotify", folders: Iterable[tuple[bytes, ...]]) -> None:
+        # Scripts elsewhere are found when the next poll is due.
         code = [path for path in folders if not path or path[0] == CODE.encode()]
         flags = inotify_simple.flags
         changes = flags.CREATE | flags.CLOSE_WRITE | flags.MOVED_TO | flags.MOVED_FROM | flags.DELETE
         for path in code[:MOST_WATCHED]:
             with suppress(OSError), untrusted_files.open_folder(self._reader.root, path) as descriptor:
+                # By the descriptor: at the path there may be a link by now.
                 events.add_watch(f"/proc/self/fd/{descriptor}", changes | flags.ONLYDIR)
 
     def _wait_for_change(self, events: "inotify_simple.INotify") -> bool:
@@ -362,6 +365,7 @@ class AgentObserver:
                 with suppress(Empty):
                     self._handle_snapshot(self._snapshots.get(timeout=TURN_SECONDS), gpus)
                 self._poll_gpus_and_files(gpus)
+            # An empty snapshot ends everything that is still known to run.
             self._handle_snapshot(_ProcessSnapshot(time.time(), time.monotonic(), (), None), gpus)
             self._record_file_changes(last=True)
         except Exception:

@@ -203,6 +203,7 @@ def _list_installations(interpreter: Path, settings: Mapping[str, str]) -> tuple
 
 def _get_installation(program: Path) -> Path:
     """Return the prefix of an interpreter; of one that is not in a `bin`, its own path."""
+    # Where /bin is a link to /usr/bin, this is the installation in /usr.
     if program.parent == Path("/bin"):
         return Path("/usr")
     return program.parent.parent if program.parent.name == "bin" else program

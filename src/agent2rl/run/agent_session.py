@@ -56,6 +56,8 @@ def classify_ending(last_exit: Exit, driver: DriverSession, log: Path, submitted
     `submitted`: whether the agent has submitted anything.
     """
     driver_failure = driver.find_driver_failure()
+    # An agent may survive failures of its driver. They ended it only if it gave up, or never got an
+    # answer.
     gave_up = last_exit.reason in ("exited", "stopped") and last_exit.code != 0
     never_answered = last_exit.reason == "deadline" and not driver.count_answered_requests()
     if driver_failure and (gave_up or never_answered):
@@ -125,6 +127,7 @@ def run_agent_rounds(
     resume_state, driver = recorder.resume_state, launcher.driver
     agent_seconds, rounds = resume_state.used_seconds, resume_state.rounds
     round_brief = _make_resume_brief(brief, driver, service) if resume_state.started else brief
+    # Used time is known to about a heartbeat, so what is left after a crash may be less than that.
     min_seconds = HEARTBEAT_SECONDS if resume_state.started else 0.0
     while True:
         answered = driver.count_answered_requests()
@@ -147,6 +150,7 @@ def run_agent_rounds(
         agent_end = None
         if failed or rounds > max_continues or idle or not _has_budget_to_continue(service):
             agent_end = _make_agent_end(last_exit, driver, service, recorder, rounds, agent_seconds)
+        # One record holds both. A crash between two would start an agent again whose time is over.
         _record_round_end(last_exit, agent_end, recorder)
         if agent_end:
             return agent_end

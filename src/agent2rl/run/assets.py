@@ -88,6 +88,7 @@ def load_assets(
     model = pin_model_name(spec.model)
     directory = prepare_model_directory(model, cache, tell)
     check_model(directory)
+    # Hashing large weights takes long, and the task's data can be loaded meanwhile.
     with ThreadPoolExecutor(1, "base-model") as pool:
         reading = pool.submit(read_base_model, directory, get_hash_cache(cache))
         tell("loading the task's data")
@@ -299,6 +300,7 @@ def load_panel(
     for name in spec.also:
         require_panel_task(name, spec.task)
         if name == OWN_TRAINING:
+            # By a hash: the same sample in every run, whatever the order of the data.
             sample = sorted(train, key=lambda each: sha256_text(each.id))[:TRAINING_SAMPLE]
             file = write_split_file(sorted(sample, key=lambda each: each.id), cache / "tasks" / task.id)
             panel.append(PanelTask(name, None, file, folders))

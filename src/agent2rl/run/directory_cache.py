@@ -63,6 +63,7 @@ def store_by_content(folder: Path, name: str, write: Write) -> tuple[Path, str]:
 
 def _store_tree(place: Path, target: Path, sha256: str) -> None:
     with lock_directory(target):
+        # Looked at again, because another process may have made it while this one waited.
         if not _has_content(target, sha256):
             with _make_staging_directory(target) as partial:
                 shutil.copytree(place, partial, dirs_exist_ok=True)
@@ -82,6 +83,7 @@ def build_once(target: Path, make: Write, hashes: FileHashCache | None = None) -
         return target
     try:
         with lock_directory(target):
+            # Looked at again, because another process may have made it while this one waited.
             if not _matches_record(target, record, hashes):
                 _build_and_record(target, record, make)
     except (OSError, SafetensorError) as error:
@@ -93,6 +95,8 @@ def _build_and_record(target: Path, record: Path, make: Write) -> None:
     with _make_staging_directory(target) as partial:
         make(partial)
         _make_world_readable(partial)
+        # A directory without its record does not count, so a crash from here on leaves nothing that
+        # is used.
         record.unlink(missing_ok=True)
         shutil.rmtree(target, ignore_errors=True)
         partial.rename(target)

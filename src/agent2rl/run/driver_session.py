@@ -99,6 +99,7 @@ class DriverSession:
         return None
 
 
+# A sandbox asks for nothing but `is_set`, from time to time.
 class _AnyEvent(threading.Event):
     """An event that is set when any of several is."""
 
@@ -117,6 +118,7 @@ class DriverSetup:
         """`resuming`: the run continues after a crash of the harness."""
         self._agent = agent
         self._driver = _parse_driver(spec, agent)
+        # Filled later: settings are checked before there is a run directory to record in.
         self._recorders: list[Recorder] = []
         self._gateway = (
             _make_gateway(spec, self._driver, settings, self._record_exchange, resuming)

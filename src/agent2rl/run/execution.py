@@ -97,6 +97,7 @@ def _execute_run(
 ) -> FinishedRun:
     task = apply_prompts(registry.find_task(spec.task).apply_profile(spec.profile), spec.prompts)
     agent = replay.agent if replay else registry.find_agent(spec.agent)
+    # An unknown name must fail before there is a run directory.
     if spec.sandbox != AUTO_SANDBOX:
         registry.find_sandbox(spec.sandbox)
     registry.require_loader(spec.engine)
@@ -141,6 +142,7 @@ def _execute_run(
             outcome.ending = "interrupted"
         if spec.keep == "none":
             run_steps.drop_all_copies(outcome, recorder)
+        # What was asked before a crash is not known, and a part would look like the whole.
         if proxy.judged and not recorder.resume_state.resumed:
             outcome.judge_usage = proxy.judged()
         result = outcome.make_result()
@@ -276,6 +278,8 @@ def _run_agent_with_sockets(
     brief = training_services.add_rollout_key(run.task, prepared.brief, service)
     brief = driver.add_driver_to_brief(network.add_to_brief(brief))
     with revisions.watch_workspace(launcher.list_agent_mounts(brief)), observer.observe_agent():
+        # Before the agent's clock continues, so that it does not pay for what a crash left
+        # ungraded.
         service.grade_leftover_submissions()
         agent_end = recorder.resume_state.agent_end
         if agent_end is None:

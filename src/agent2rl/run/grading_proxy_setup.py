@@ -58,6 +58,7 @@ def open_grading_proxy(
         if options.record:  # the file grows during the run
             about["record_sha256"] = None
         socket = stack.enter_context(serve_grading_proxy(offer))
+        # Results of a live search change, so what was measured with them is not used again.
         live = options.search is not None and (bool(options.record) or is_live(options.search))
         used = judging.usage if judging else None
         yield OpenedGradingProxy(

@@ -64,6 +64,7 @@ def resolve_hub_model(name: str) -> HubModel:
     offline = _list_remote_files(hub, repo, revision) is None
     with _translate_hub_errors(hub, repo, revision):
         config = hub.hf_hub_download(repo, CONFIG, revision=revision, local_files_only=offline)
+    # The hub's cache has a folder for each commit.
     return HubModel(repo, Path(config).parent.name)
 
 
@@ -189,6 +190,7 @@ def _translate_hub_errors(hub: Any, repo: str, revision: str) -> Iterator[None]:
         yield
     except (UserError, MachineError):
         raise
+    # The library's error for a gated repository is also one for a missing repository.
     except errors.GatedRepoError as error:
         raise UserError(
             f"{repo} is gated: its owner gives it to those who accept its terms.",

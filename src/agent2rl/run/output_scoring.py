@@ -151,6 +151,7 @@ def score_outputs(
     scores = tuple(
         _score_part(part, parts[part], result) for part, result in by_part.items() if result.results
     )
+    # Backwards, so that an example of several parts has its result from the first of them.
     every = {one.id: one for part in reversed(by_part.values()) for one in part.results}
     results = tuple(every[one.id] for one in _list_all_examples(splits) if one.id in every)
     return OutputScores(task=task.id, evaluator=task.evaluator.version, parts=scores), results

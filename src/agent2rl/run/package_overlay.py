@@ -118,12 +118,15 @@ class PackageOverlay:
         programs = self.prefix / "bin"
         for directory in (packages, programs):
             directory.mkdir(parents=True)
+        # The Python that a virtual environment was made from has packages that it does not show.
         shared = "false" if self.base.lock.kind == "venv" else "true"
         settings = (
             f"home = {self.base.find_home()}\ninclude-system-site-packages = {shared}\n"
             f"version = {self.base.lock.version}\n"
         )
         (self.prefix / "pyvenv.cfg").write_text(settings, encoding="utf-8")
+        # Unlike a plain path, `addsitedir` also reads the .pth files there, such as editable
+        # installs.
         lines = [f"import site; site.addsitedir({str(path)!r})\n" for path in self.base.packages]
         (packages / "_agent2rl_base.pth").write_text("".join(lines), encoding="utf-8")
         for name in ("python", "python3", f"python{packages.parent.name.removeprefix('python')}"):
@@ -134,6 +137,7 @@ class PackageOverlay:
             (programs / name).write_text(PIP_PROGRAM.format(python=self.interpreter), encoding="utf-8")
             (programs / name).chmod(0o755)
         self._configure_apt(debian_url)
+        # Whatever the umask is: the sandbox's user may be another one.
         for path, *_ in os.walk(self.prefix):
             Path(path).chmod(0o755)
 

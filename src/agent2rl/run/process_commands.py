@@ -76,6 +76,7 @@ def select_variables(
     secrets = [each for name, each in given.items() if SECRET.search(name) and len(each) >= SHORTEST_SECRET]
     selected: dict[str, str] = {}
     room = MOST_CHARACTERS
+    # The short ones first, so that a long one does not displace many others.
     for name, value in sorted(environment.items(), key=lambda pair: (len(pair[0]) + len(pair[1]), pair)):
         is_secret = SECRET.search(name) or any(secret in value for secret in secrets)
         is_plain = name.isprintable() and value.isprintable()

@@ -84,6 +84,8 @@ class PanelGrader:
         """Return what grades an entry: as the run's own grading, but with the other task and its examples."""
         child = replace(
             self.baseline.child,
+            # The panel's examples take the place of a split, so that all of grading works as it
+            # does.
             splits={"heldout": entry.examples},
             evaluator_folders=entry.evaluator_folders,
         )

@@ -28,6 +28,7 @@ class RunOutcome:
     run_id: str
     spec: RunSpec
     started_at: float = field(default_factory=time.time)
+    # Until more is known: an error of our own must never pass for a finished run.
     ending: Ending = "failed"
     reason: str = ""
     isolation: Isolation | None = None

@@ -181,6 +181,7 @@ def prepare_workspace(
         )
     if not recorder.resume_state.started:
         workspace.build_workspace(paths.workspace, seen_at, spec, task, assets, python)
+    # Unless the user chose, the variable stays unset, and programs find all GPUs by themselves.
     explicit = settings.gpus is not None or spec.grading_gpus is not None
     gpus = assign_gpus(spec, settings).agent if explicit else None
     return workspace.make_brief(seen_at, spec, task, gpus, python)

@@ -75,6 +75,7 @@ def read_user_secrets() -> dict[str, str]:
     secrets = {
         name: value
         for name, value in os.environ.items()
+        # A path to a file with a secret is no secret itself.
         if SECRET_NAME.search(name) and not value.startswith(("/", "~", "."))
     }
     for name, value in os.environ.items():

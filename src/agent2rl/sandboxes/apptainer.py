@@ -31,6 +31,7 @@ from agent2rl.sandboxes.container_staging import StagedContainer, stage_containe
 from agent2rl.sandboxes.supervise import SandboxStart, make_inside_command, supervise_sandbox
 from agent2rl.sandboxes.view import HOSTNAME, WORKSPACE, require_hideable
 
+# Without --no-eval a shell would evaluate what arguments and variables say.
 FLAGS = (
     *("--containall", "--no-eval", "--no-init", "--no-privs", "--no-home", "--uts", "--hostname", HOSTNAME),
     *("--no-mount", "home,tmp,cwd,hostfs,bind-paths,sys", "--net", "--network", "none"),
@@ -60,6 +61,7 @@ class ApptainerSandbox:
         return selftest.run_self_test(name, self, hidden, gaps)
 
     def run(self, command: Command, enclosure: Enclosure, stop: threading.Event) -> Exit:
+        # It would be read as an option.
         if self.image.startswith("-"):
             raise UserError(f"{self.image!r} is not the name of an image.")
         program = _find_apptainer()

@@ -38,6 +38,7 @@ from agent2rl.sandboxes.supervise import (
     supervise_sandbox,
 )
 
+# A new session has no terminal, so nothing can be typed into the user's.
 FLAGS = (
     *("--die-with-parent", "--new-session", "--clearenv"),
     *("--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", "--unshare-net"),
@@ -109,6 +110,8 @@ class SandboxUser:
         if self.dropped:
             return ()
         namespace = ("--unshare-user", "--uid", str(self.uid), "--gid", str(self.uid), "--cap-drop", "ALL")
+        # Older versions do not have the option. The system-call filter refuses new namespaces
+        # anyway.
         return (*namespace, "--disable-userns") if "--disable-userns" in _read_help(program) else namespace
 
     def make_drop_command(self) -> tuple[str, ...]:
@@ -123,6 +126,7 @@ def choose_user(role: Role) -> SandboxUser:
     if os.geteuid() != 0:
         return SandboxUser(1000, dropped=False)
     number, roles = ROLES.index(role), len(ROLES)
+    # The second is for user namespaces of containers, which often have 65536 ids.
     uids = (0x70000000 + roles * os.getpid() + number, 20000 + roles * (os.getpid() % 13000) + number)
     return SandboxUser(choose_mapped_user(uids), dropped=True)
 
@@ -197,6 +201,7 @@ def require_readable(source: Path, hidden: Iterable[Path], recursive: bool) -> N
 
 
 def _change_owner(tree: Path, uid: int) -> None:
+    # Not chown: an agent's link may lead anywhere.
     os.lchown(tree, uid, uid)
     for directory, folders, files in os.walk(tree):
         for name in (*folders, *files):
@@ -263,6 +268,7 @@ class BwrapView(view.FileSystemView):
             for folder in sorted({PurePosixPath(device.target).parent for device in devices} - {DEVICES}):
                 self._add_arguments("--perms", "0755", "--dir", folder)
             for device in devices:
+                # With --bind, the mount would not let anybody open a device.
                 self._add_arguments("--dev-bind", device.source, device.target)
             self._add_arguments("--ro-bind", "/sys", "/sys")
         self._add_arguments("--remount-ro", DEVICES)

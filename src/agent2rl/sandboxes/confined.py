@@ -147,6 +147,7 @@ def list_gaps(version: int, is_root: bool, has_broker: bool) -> dict[str, str]:
 def can_broker_sockets() -> bool:
     """Check whether a broker can make the sandbox's TCP sockets here, by trying it."""
     code = seccomp.build_filter(shares_namespaces=True, passes_tcp=True).hex()
+    # In a process of its own, because a filter cannot be taken off again.
     try:
         tried = subprocess.run(
             [BARE_PYTHON, "-I", "-S", loopback_sockets.__file__, code],
@@ -192,6 +193,7 @@ def _borrow_user() -> Iterator[int | None]:
         _used_slots.add(slot)
     try:
         uid = bubblewrap.choose_mapped_user(
+            # The second is for user namespaces of containers, which often have 65536 ids.
             (0x60000000 + SLOTS * os.getpid() + slot, 20000 + SLOTS * (os.getpid() % 700) + slot)
         )
         try:
@@ -270,6 +272,7 @@ def _prepare_directories(enclosure: Enclosure, mounts: Iterable[Mount], uid: int
         _change_owner(tree, uid, kept)
     for each in enclosure.sockets:
         os.lchown(each.socket, uid, uid)
+    # A file of the agent's own stays.
     with suppress(FileExistsError), (home / ".gitconfig").open("x", encoding="ascii") as file:
         file.write(GIT_SETTINGS)
 
@@ -368,6 +371,7 @@ class PathRules:
             self._allow_tree(real, rights)
 
     def _allow_tree(self, path: Path, rights: int) -> None:
+        # A right to list names opens nothing that is hidden below.
         if rights == landlock.READ_DIRECTORY or not any(path in other.parents for other in self.hidden):
             self.ruleset.allow_path(str(path), rights)
             return
@@ -402,6 +406,7 @@ def _list_members(guard: int) -> list[Process]:
 
 def _end_guard(process: "subprocess.Popen[bytes]") -> None:
     """Ask the guard to kill everything, and wait until it has."""
+    # SIGKILL would end the guard alone, and nobody would kill what it guards.
     process.terminate()
     try:
         process.wait(SECONDS_TO_DIE)

@@ -82,6 +82,7 @@ def _wait_for_end(child: int) -> int:
         number = signal.sigwait(WAITED_SIGNALS)
         if number == signal.SIGTERM:
             return KILLED
+        # One SIGCHLD may stand for several children.
         while (ended := _reap_one(os.WNOHANG)) is not None and ended[0]:
             if ended[0] == child:
                 code = os.waitstatus_to_exitcode(ended[1])
@@ -98,6 +99,7 @@ def _reap_one(flags: int) -> "tuple[int, int] | None":
 
 def _kill_everything(uid: int | None) -> None:
     """Kill all processes below this one, and wait until all are gone."""
+    # More than once, because a process may fork while the others are killed.
     while True:
         if uid is None:
             _kill_descendants()
@@ -128,6 +130,7 @@ def _kill_descendants() -> None:
     for name in os.listdir("/proc"):  # noqa: PTH208 (pathlib is slow to import)
         with contextlib.suppress(OSError):
             if name.isdigit():
+                # The name before the fields may hold brackets, too.
                 with open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as file:
                     parents[int(name)] = int(file.read().rpartition(")")[2].split()[1])
     below, grew = {os.getpid()}, True
@@ -158,6 +161,7 @@ def _become_user(uid: int) -> None:
     for number in range(CAPABILITIES):
         with contextlib.suppress(OSError):  # the kernel has fewer, or they cannot be dropped
             inside.call_prctl(DROP_BOUND, number)
+    # The groups come first: without root's id nobody may change them.
     os.setgroups([])
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)
@@ -167,6 +171,7 @@ def _become_user(uid: int) -> None:
 
 
 def _confine(settings: "dict[str, Any]", ports: "list[int]", link: "socket.socket | None") -> None:
+    # The kernel wants this from a process without privileges, for Landlock and for the filter.
     inside.call_prctl(inside.SET_NO_NEW_PRIVILEGES, 1)
     if settings["ports"]:
         for port in ports:

@@ -154,6 +154,7 @@ def find_image(engine: ContainerEngine, image: str) -> str:
     """Return the id of an image on this machine; the empty name is the image with nothing in it."""
     if not image:
         return _find_root_image(engine, make_root_archive())
+    # It would be read as an option.
     if image.startswith("-"):
         raise UserError(f"{image!r} is not the name of an image.")
     try:
@@ -166,6 +167,7 @@ def find_image(engine: ContainerEngine, image: str) -> str:
 
 @functools.cache
 def _find_root_image(engine: ContainerEngine, archive: bytes) -> str:
+    # Named after its content, so that another version of agent2rl makes one of its own.
     name = f"agent2rl-root:{hashlib.sha256(archive).hexdigest()[:16]}"
     try:
         return _read_image_id(engine, name)
@@ -274,6 +276,7 @@ def remove_orphans(engine: ContainerEngine) -> None:
     prefix = harness.rsplit("-", 2)[0]
     names = engine.run("ps", "--all", "--filter", f"name={prefix}-", "--format", "{{.Names}}").split()
     for name in names:
+        # The engine finds the prefix anywhere in a name.
         owner = name.rpartition("-")[0]
         if owner.startswith(f"{prefix}-") and not _is_alive(owner):
             remove_container(engine, name)

@@ -87,6 +87,8 @@ class ContainerSandbox:
             devices = container_engine.make_gpu_arguments(engine, staged.enclosure.gpus)
         program, *arguments = make_inside_command(role)
         return [
+            # No download, no second log without a limit, and no programs that an image runs by
+            # itself.
             *("--interactive", "--rm", "--pull=never", "--log-driver=none", "--no-healthcheck"),
             *("--network=none", "--read-only", "--cap-drop=ALL", "--security-opt=no-new-privileges"),
             "--init=false",  # an engine's own first process would adopt daemons, which nothing then counts
@@ -114,8 +116,10 @@ def _make_engine_arguments(engine: ContainerEngine, user: SandboxUser) -> list[s
         arguments += ["--read-only-tmpfs=false", "--image-volume=ignore", "--http-proxy=false"]
         arguments += ["--userns=keep-id"] if engine.is_rootless else []
     elif engine.maps_users:
+        # The workspace belongs to a user of the host, so users must be the same inside.
         arguments.append("--userns=host")
     if engine.has_selinux:
+        # SELinux would not let a container open the files of the host that are mounted in it.
         arguments.append("--security-opt=label=disable")
     return arguments
 
@@ -125,6 +129,7 @@ def _make_limit_arguments(engine: ContainerEngine, enclosure: Enclosure, shared_
     limits, arguments = enclosure.limits, [f"--shm-size={shared_bytes}"]
     memory = limits.memory_bytes + shared_bytes + MORE_MEMORY_BYTES
     if "memory" in engine.controllers:
+        # The second is memory and swap together, so there is no swap.
         arguments += [f"--memory={memory}", f"--memory-swap={memory}"]
     if "pids" in engine.controllers:
         arguments.append(f"--pids-limit={bubblewrap.count_threads(limits.processes)}")
@@ -142,6 +147,7 @@ def _cap_ulimit(kind: int, most: int) -> int:
 
 
 def _end_container(engine: ContainerEngine, container: str, client: "subprocess.Popen[bytes]") -> None:
+    # The client is not the container, which would go on without it.
     container_engine.remove_container(engine, container)
     client.kill()
     client.wait()

@@ -135,6 +135,7 @@ def read_mount_points() -> list[Path]:
     points = []
     with suppress(FileNotFoundError):
         for line in MOUNT_TABLE.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
+            # The kernel writes spaces and the like as octal numbers.
             name = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), line.split()[4])
             points.append(Path(name))
     return sorted(set(points))
@@ -163,6 +164,7 @@ class ReadySocket:
         if self._pid is None and select.select([self._listener], [], [], 0)[0]:
             link, _ = self._listener.accept()
             with link:
+                # The kernel says the pid as it is in this namespace. Inside it is 1.
                 credentials = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
             self._pid = int(struct.unpack("3i", credentials)[0])
             self._first = resource_limits.read_process(self._pid)
@@ -178,6 +180,7 @@ class ReadySocket:
         if not self.has_arrived() or self._first is None:
             return None
         now = resource_limits.read_process(self._first.pid)
+        # Another process may have got the pid since.
         return now if now and now.began == self._first.began else None
 
     def list_members(self) -> list[Process]:

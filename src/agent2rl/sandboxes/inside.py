@@ -57,6 +57,8 @@ def main(confine: "Callable[[list[int]], None] | None" = None) -> int:
     os.dup2(1, 2)  # one stream, so that the log has messages and errors in their order
     mark_process()
     _set_rlimits(plan["limits"])
+    # Opened before the process is confined: it may not bind to ports then, and the rules name
+    # these.
     sockets = [(variable, _open_listener(), path) for variable, path in plan["sockets"].items()]
     if confine:
         confine([listener.getsockname()[1] for _, listener, _ in sockets])
@@ -103,6 +105,7 @@ def call_prctl(option: int, *arguments: "int | bytes") -> None:
     import ctypes  # here, because most sandboxes need it elsewhere or not at all
 
     libc = ctypes.CDLL(None, use_errno=True)
+    # Some options fail unless the unused arguments are 0.
     padded = (*arguments, 0, 0, 0, 0)[:4]
     words = [word if isinstance(word, bytes) else ctypes.c_ulong(word) for word in padded]
     if libc.prctl(option, *words) < 0:
@@ -123,6 +126,7 @@ def _harness_is_gone() -> bool:
     """Check whether stdin is closed: if the harness died during set-up, nothing must start."""
     control = select.poll()
     control.register(0, 0)
+    # No events are asked for, so it reports a hang-up and nothing else.
     return bool(control.poll(0))
 
 
@@ -167,6 +171,7 @@ def _write_files(files: dict[str, str]) -> None:
     """Write files; replace what an agent that is restarted left there."""
     for path, text in files.items():
         os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120 (pathlib is slow to import)
+        # Removed first, because it may be a link by now. `x` follows none.
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)  # noqa: PTH108
         with open(path, "x", encoding="utf-8") as file:
@@ -176,6 +181,7 @@ def _write_files(files: dict[str, str]) -> None:
 def _open_stdin(text: str) -> int:
     if not text:
         return os.open(os.devnull, os.O_RDONLY)
+    # Not a pipe, which would have to be filled while the command reads.
     file = os.memfd_create("stdin")
     with open(file, "wb", closefd=False) as stdin:
         stdin.write(text.encode())
@@ -196,10 +202,12 @@ def _start_command(argv: list[str], environment: dict[str, str], text: str) -> i
     try:
         os.setpgid(0, 0)
         os.umask(0o022)
+        # A mask of blocked signals would be inherited.
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these; commands expect the default
             signal.signal(number, signal.SIG_DFL)
         os.dup2(_open_stdin(text), 0)
+        # The command must get no open file of the sandbox's own.
         os.closerange(3, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         os.execvpe(argv[0], argv, environment)
     except OSError as error:
@@ -240,6 +248,7 @@ def _forward_connections(routes: list[tuple[socket.socket, str]]) -> None:
         while data := await reader.read(1 << 18):
             writer.write(data)
             await writer.drain()
+        # Only this direction ends: the other side may still answer.
         writer.write_eof()
 
     async def carry(path: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -84,6 +84,7 @@ def hand_listener(link: socket.socket, listener: int) -> None:
 def _answer_requests(listener: int, link: socket.socket, uid: int | None) -> None:
     waiting = select.poll()
     waiting.register(listener, select.POLLIN)
+    # Nothing is read from it: its hang-up says that the sandbox is gone.
     waiting.register(link, 0)
     while waiting.poll() == [(listener, select.POLLIN)]:
         message = bytearray(REQUEST.size)
@@ -95,6 +96,8 @@ def _answer_requests(listener: int, link: socket.socket, uid: int | None) -> Non
         try:
             with _open_socket(family, kind, protocol, uid) as made:
                 flags = os.O_CLOEXEC if kind & socket.SOCK_CLOEXEC else 0
+                # In one step. In two, a process that is interrupted in between would leak the
+                # descriptor.
                 addition = struct.pack("=QIIII", identity, AND_ANSWER, made.fileno(), 0, flags)
                 fcntl.ioctl(listener, ADD_DESCRIPTOR, addition)
         except OSError as error:
@@ -102,6 +105,7 @@ def _answer_requests(listener: int, link: socket.socket, uid: int | None) -> Non
 
 
 def _open_socket(family: int, kind: int, protocol: int, uid: int | None) -> socket.socket:
+    # The kernel looks at the lower half of these arguments only.
     made = socket.socket(family & 0xFFFFFFFF, kind & 0xFFFFFFFF, protocol & 0xFFFFFFFF)
     try:
         made.setblocking(not kind & socket.SOCK_NONBLOCK)

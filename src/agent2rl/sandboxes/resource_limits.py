@@ -127,6 +127,7 @@ def _walk_directory(
                     continue
                 linked.add((status.st_dev, status.st_ino))
             yield status.st_blocks * 512
+    # After the listing is closed, so that each level holds one descriptor and not two.
     for name in folders:
         with _open_directory(name, directory) as folder:
             yield from _walk_directory(folder, linked, depth + 1)
@@ -137,6 +138,7 @@ def _open_directory(name: str, parent: int | None) -> Iterator[int | None]:
     """Open a directory; None if it is gone. It is made readable first, so that `chmod 0` hides nothing."""
     flags = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
+        # This opens a directory without any rights, too, so that they can be restored.
         handle = os.open(name, flags | os.O_PATH, dir_fd=parent)
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         yield None
@@ -157,6 +159,7 @@ def _open_readable(handle: int) -> int | None:
     itself = f"/proc/self/fd/{handle}"
     for _ in range(3):
         if os.fstat(handle).st_mode & 0o500 != 0o500:
+            # By the descriptor: at the name there may be a link by now.
             Path(itself).chmod(0o700)
         with suppress(PermissionError):
             return os.open(itself, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -212,6 +215,8 @@ class LimitGuard:
             detail = f"{count} processes were alive at once; the limit is {self._limits.processes}."
             return LimitBreach("processes", detail)
         limit = self._limits.memory_bytes
+        # The resident size is in a file that is read anyway. Proportional sizes are slow to
+        # compute.
         used = sum(member.resident_bytes for member in members)
         # A shared page is resident in each process that shares it; before killing anything, count it once.
         used = used if used <= limit else sum(map(read_proportional_bytes, members))
@@ -262,6 +267,7 @@ class _DiskMeter:
         if over and self._over:
             return LimitBreach("disk", f"Its files took more than the limit of {_format_gib(self._limit)}.")
         self._over = over
+        # Two sums decide, so the second one does not wait.
         self._next = time.monotonic() + (0 if over else DISK_PAUSE_SECONDS)
         return None
 

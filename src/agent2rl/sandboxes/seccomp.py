@@ -227,6 +227,7 @@ def _allow_families(allowed: Iterable[int]) -> list[Instruction]:
 def _filter_socket() -> list[Instruction]:
     return [
         *_allow_families((AF_UNIX, AF_INET, AF_INET6)),
+        # Programs list the network's interfaces with this one protocol of the family.
         (EQUAL, 1, 0, AF_NETLINK),
         (RETURN, 0, 0, make_refusal(errno.EAFNOSUPPORT)),
         (LOAD, 0, 0, _get_argument_offset(2)),
@@ -269,10 +270,12 @@ def _build_instructions(
     code: list[Instruction] = [
         (LOAD, 0, 0, ARCHITECTURE),
         (EQUAL, 1, 0, machine.audit),
+        # The numbers below mean other system calls on another architecture.
         (RETURN, 0, 0, KILL),
         (LOAD, 0, 0, NUMBER),
     ]
     if machine.foreign is not None:
+        # x32 has the same calls under numbers with this bit, which no test below would match.
         code += _answer_when(AT_LEAST, machine.foreign, make_refusal(errno.ENOSYS))
     refused = machine.refused | (machine.persistent if shares_namespaces else {})
     for number in sorted(refused.values()):

@@ -71,6 +71,7 @@ def make_mountpoint(workspace: Path, target: PurePosixPath, source: Path) -> Non
         if source.is_dir():
             os.close(_open_directory(target.name, directory))
         else:
+            # Without O_NONBLOCK, opening a pipe that an agent left there would wait for a reader.
             flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             os.close(os.open(target.name, flags, 0o644, dir_fd=directory))
 
@@ -253,6 +254,7 @@ def _watch_until_end(
             return ending or SandboxEnding("exited")
         if breach := guard.check_limits(sandbox.list_members):
             return ending or SandboxEnding(breach.reason, breach.detail)
+        # The deadline moves where the clock stops during a submission, so it is asked for again.
         if ending is None and time.monotonic() >= due and enclosure.remaining_seconds:
             seconds_left = enclosure.remaining_seconds()
             due = time.monotonic() + (max(seconds_left, DEADLINE_SECONDS) if seconds_left > 0 else 0.0)
@@ -321,6 +323,7 @@ class _LiveSandbox:
         with suppress(BrokenPipeError):  # it has just ended; the caller will notice
             self._control.write(json.dumps(plan).encode() + b"\n")
             self._control.flush()
+        # The plan must arrive whole. Later lines must not hold up the harness if nobody reads them.
         os.set_blocking(self._control.fileno(), False)
 
     def send_line(self, line: bytes) -> None:
@@ -334,6 +337,7 @@ class _LiveSandbox:
     def pump_output(self, until: float) -> None:
         """Copy output to the log until that time, or until the end."""
         while (seconds_left := until - time.monotonic()) > 0 and self.process.poll() is None:
+            # After the end of the output poll returns at once, which would keep a core busy.
             if self._silent:
                 with suppress(subprocess.TimeoutExpired):
                     self.process.wait(seconds_left)
@@ -360,6 +364,7 @@ class _LiveSandbox:
                 if not self._carry_chunk(0):
                     break
             has_stood = self._start.has_stood
+            # The sandbox is dead, so the pipe has no writer and this does not wait.
             self.stood = has_stood() if has_stood else os.read(self._ready, 1) == b"1"
         finally:
             os.close(self._ready)

@@ -150,6 +150,7 @@ def add_accounts(view: FileSystemView, uid: int) -> None:
 
 def limit_shared_memory(memory_bytes: int) -> int:
     """Return the size of /dev/shm for a sandbox with this memory."""
+    # What lies there belongs to no process, so the limit of memory does not count it.
     return min(MOST_SHARED_MEMORY_BYTES, memory_bytes // 4)
 
 

@@ -67,6 +67,7 @@ def write_site(contents: SiteContents, target: Path) -> Path:
     _require_own_folder(target)
     try:
         target.mkdir(parents=True, exist_ok=True)
+        # In the folder of the site, since files are only moved into place within one file system.
         with TemporaryDirectory(prefix=".new-", dir=target) as temporary:
             folder = Path(temporary)
             files = {**render_all_pages(contents, _draw_settings(contents)), **_render_data(contents)}
@@ -100,6 +101,7 @@ def _list_stale_files(target: Path, files: Mapping[str, str]) -> list[Path]:
         names = (target / MANIFEST).read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
         return []
+    # Anybody may have written the list. It must not make us delete files elsewhere.
     inside = [name for name in names if name and _stays_inside(PurePosixPath(name))]
     return [target / name for name in inside if name not in files]
 

@@ -71,6 +71,7 @@ class DataParallelWorkers:
         totals = [math.fsum(column) for column in zip(*parts, strict=True)] or [0.0]
         for gradients in self._gradients:
             for weight, gradient in zip(self._weights, gradients, strict=True):
+                # A copy, because the worker clears its own with the next job.
                 weight.grad = gradient.clone() if weight.grad is None else weight.grad.add_(gradient)
         return totals
 
@@ -108,6 +109,7 @@ class DataParallelWorkers:
 def _allocate_shared_tensors(weights: Sequence[Parameter]) -> list[Tensor]:
     """Return zero tensors of the same shapes in memory that forks share."""
     sizes = [weight.numel() * weight.element_size() for weight in weights]
+    # Unlike memory of torch, an anonymous mapping stays shared after a fork.
     memory = mmap.mmap(-1, sum(sizes))
     starts = [sum(sizes[:place]) for place in range(len(sizes))]
     return [

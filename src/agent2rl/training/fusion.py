@@ -29,6 +29,7 @@ def fuse_small_operations(network: PreTrainedModel) -> None:
         return
     for module in network.modules():
         if _is_norm(module) or _is_feed_forward(module):
+            # The function of the class, so that it is compiled once and not for each layer.
             module.forward = MethodType(compile_function(type(module).forward), module)
         _compile_rotation(sys.modules[type(module).__module__])
 
@@ -56,6 +57,7 @@ def _add_one(numbers: torch.Tensor) -> torch.Tensor:
 
 def _is_norm(module: nn.Module) -> bool:
     weight = getattr(module, "weight", None)
+    # A `forward` of the instance's own is one that was replaced before.
     return (
         type(module).__name__.endswith("RMSNorm")
         and isinstance(weight, nn.Parameter)
@@ -77,6 +79,7 @@ def _compile_rotation(home: Any) -> None:
     compiled = compile_function(plain)
 
     def rotate(query: torch.Tensor, *rest: Any, **options: Any) -> Any:
+        # Other models of this process may be on the CPU, and call the same function.
         return (compiled if query.is_cuda else plain)(query, *rest, **options)
 
     rotate.compiled = compiled  # type: ignore[attr-defined]

@@ -375,6 +375,7 @@ def _iterate_shuffled(count: int, seed: int) -> Iterator[int]:
 
 
 def _derive_step_seed(settings: GrpoSettings, step: int, attempt: int) -> int:
+    # Far enough apart that no two steps, attempts or seeds share their random numbers.
     return (settings.seed * 1_000_003 + step) * 97 + attempt
 
 
@@ -398,6 +399,7 @@ def _compute_loss(
     tokens = compute_weighted_log_probs(model, part, settings.temperature)
     log_probs, advantages = tokens.log_probs, tokens.weights
     sampled = tokens.sampled_log_probs
+    # Without known log-probabilities the ratio is 1, and only its gradient counts.
     log_ratio = log_probs - (log_probs.detach() if sampled is None else sampled)
     ratio = log_ratio.exp()
     clipped = ratio.clamp(1 - settings.clip_low, 1 + settings.clip_high)
@@ -407,6 +409,7 @@ def _compute_loss(
         with torch.no_grad():
             reference_log_probs = compute_log_probs(reference, part, settings.temperature)
         log_ratio = reference_log_probs - log_probs
+        # This estimate of the divergence is never negative and varies little.
         divergence = log_ratio.exp() - log_ratio - 1
         losses = losses + settings.kl * divergence
     is_clipped = clipped * advantages < ratio * advantages

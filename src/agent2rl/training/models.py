@@ -24,6 +24,7 @@ def load(directory: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     if not directory.is_dir():
         raise UserError(f"There is no model directory {str(directory)!r}.")
     disable_progress_bar()  # type: ignore[no-untyped-call]
+    # There it takes 0.6 ms to start each matrix product, however small.
     disable_onednn_on_arm()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.set_float32_matmul_precision("high")

@@ -117,11 +117,14 @@ def choose_pass_tokens(model: PreTrainedModel) -> int:
     if model.device.type == "cpu":
         return SMALL_MODEL_PASS_TOKENS if is_small_model(model) else CPU_PASS_TOKENS
     config = model.config.get_text_config()
+    # About what a layer keeps for its backward pass in 16 bits, and below the logits and their
+    # gradient in 32.
     width = 24 * config.hidden_size + 8 * (
         getattr(config, "intermediate_size", None) or 4 * config.hidden_size
     )
     token_bytes = 2 * config.num_hidden_layers * width + 8 * config.vocab_size
     free, _ = torch.cuda.mem_get_info()
+    # What torch holds and does not use is free for it too.
     free += torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
     return max(2048, min(MAX_GPU_PASS_TOKENS, int(free * GPU_MEMORY_SHARE / token_bytes)))
 
@@ -251,6 +254,7 @@ def _pack_rows(groups: Sequence[PromptGroup], share_prompts: bool) -> _PackedPas
                 packed.prompts.append(None)
                 last_of_prompt = len(packed.ids) - 1
             first = len(packed.ids)
+            # Nothing follows the last token, so nobody needs what it predicts.
             fed = row.tokens[:-1]
             packed.ids += fed
             if not share_prompts:

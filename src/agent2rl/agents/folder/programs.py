@@ -197,6 +197,7 @@ PROGRAMS = (
 def find_program(start: Path) -> FolderProgram | None:
     """Return the program that a start script runs: the first one that its commands mention."""
     lines = start.read_text(encoding="utf-8", errors="replace").splitlines()
+    # To print the name of a program is not to run it.
     commands = [line for line in map(str.strip, lines) if not line.startswith(("#", "echo "))]
     for line in commands:
         for program in PROGRAMS:

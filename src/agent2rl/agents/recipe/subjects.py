@@ -90,6 +90,7 @@ class TrainingRound:
         prompts = plan.choose_prompts_per_step(seconds, group_seconds, fewest)
         settings = GrpoSettings(
             learning_rate=self.factor * rate,
+            # The time ends it, whatever the number of steps.
             steps=10**6,
             seconds=seconds,
             prompts=prompts,

@@ -159,6 +159,7 @@ def _rank_probabilities(above: NDArray[np.intp], equals: NDArray[np.intp], n: in
     begins = np.bincount(above, weights=1 / equals, minlength=n + 1)
     ends = np.bincount(above + equals, weights=1 / equals, minlength=n + 1)
     shares = np.cumsum(begins - ends)[:n] / len(above)
+    # Sums of shares may leave their range by rounding.
     return tuple(round(float(share), 12) for share in np.clip(shares, 0.0, 1.0))
 
 

@@ -199,6 +199,7 @@ def draw_examples(name: str, n: int) -> NDArray[np.float32] | NDArray[np.uint8]:
         rows = min(RESAMPLES, first + step) - first
         places = random.integers(0, n, size=(rows, n)) + n * np.arange(rows)[:, None]
         counts = np.bincount(places.ravel(), minlength=n * rows)
+        # Of more than 2,000 examples, none is drawn as often as a small integer can count.
         found[first : first + rows] = np.minimum(counts, 255).reshape(rows, n)
     return found
 
@@ -299,11 +300,13 @@ def _permutation_variance(first: Floats, second: Floats) -> float:
 
 
 def _share_as_extreme(blocks: Iterator[Floats], target: float, scale: Floats, exact: bool) -> float:
+    # Sums in another order differ by rounding, and must count as equal.
     least = target - SAME * float(np.abs(scale).sum())
     hits = total = 0
     for block in blocks:
         hits += int(np.sum(block >= least))
         total += len(block)
+    # The order that was observed is one of all, so drawn orders never give a p-value of 0.
     return hits / total if exact else (1 + hits) / (1 + total)
 
 

@@ -78,6 +78,7 @@ class _ScoreTable:
         counts = np.zeros((high - low + 1, len(grid)), dtype=np.int32)
         np.cumsum(passed, axis=0, out=counts[1:])
         mine = counts[self.starts[places + 1] - low] - counts[self.starts[places] - low]
+        # Where a run has no score yet, it has what it began with: a gain of 0.
         best = np.append(self.points[:, -1], 0.0)
         found: Floats = best[np.where(mine > 0, self.starts[places][:, None] + mine - 1, len(best) - 1)]
         return found

@@ -53,6 +53,7 @@ def measure_trend(curve: PrintedCurve) -> CurveTrend | None:
     before, after = median(values[:fifth]), median(values[-fifth:])
     # Neighbouring points differ by noise only, whatever the trend.
     noise = median(abs(b - a) for a, b in pairwise(values)) / (NORMAL * sqrt(2))
+    # The standard error of a median is 1.2533 times that of a mean.
     error = 1.2533 * noise * sqrt(2 / fifth)
     cuts = [round(each * len(values) / 5) for each in range(6)]
     fifths = [median(values[low:high]) for low, high in pairwise(cuts)]

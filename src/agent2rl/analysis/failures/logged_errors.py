@@ -112,6 +112,7 @@ def parse_tracebacks(lines: Sequence[PrintedLine]) -> list[PrintedTraceback]:
 
 
 def _strip_launcher(line: PrintedLine) -> PrintedLine:
+    # Most lines have no prefix, and a look at a letter is faster than a pattern.
     return line._replace(text=LAUNCHER.sub("", line.text)) if line.text[0] in "[(" else line
 
 

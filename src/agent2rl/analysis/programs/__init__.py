@@ -261,6 +261,7 @@ def _order_launches(launches: Sequence[ProgramLaunch], files: AgentSourceFiles) 
             for launch in waiting
             if not any(_feeds_into(alone[other], alone[launch]) for other in waiting if other is not launch)
         ]
+        # If they feed each other in a circle, none is free, and the first one must do.
         first = (free or waiting)[0]
         ordered += _expand_shell(ObservedLaunch(first, None), files, set())
         waiting.remove(first)

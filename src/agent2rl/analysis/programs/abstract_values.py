@@ -293,6 +293,7 @@ def _join_constants(constants: list[Constant]) -> Constant:
     shared = 0
     while all(len(text) > shared and text[shared] == texts[0][shared] for text in texts):
         shared += 1
+    # Of `output/step-1` and `output/step-2`, `output/step-` is known.
     return texts[0][:shared] + HOLE
 
 
@@ -300,6 +301,7 @@ def collect_marks(value: AbstractValue | None) -> Marks:
     """Return the marks of a value and of everything in it."""
     if value is None:
         return NONE
+    # Bounded, since hostile code can nest values without end.
     marks, seen, budget = value.marks, set[int](), MOST_SEEN
     waiting = [(each, MOST_DEPTH) for each in value.things]
     while waiting and budget > 0:

@@ -44,6 +44,7 @@ CALCULATED: dict[type[ast.operator], Callable[[float, float], float]] = {
 
 def to_constant(value: object) -> Constant:
     if isinstance(value, str):
+        # A hole in the program's own text would be taken for a part that is not known.
         return value[:LONGEST_TEXT].replace(HOLE, " ")
     return value if isinstance(value, int | float) or value is None else UNKNOWN
 
@@ -70,6 +71,7 @@ def fold_binary(op: ast.operator, left: AbstractValue, right: AbstractValue) -> 
     if isinstance(op, ast.Mod) and isinstance(a, str):
         return a.partition("%")[0] + HOLE
     if isinstance(a, int | float) and isinstance(b, int | float) and type(op) in CALCULATED:
+        # Or else a few multiplications could make a number that takes long to compute with.
         if max(abs(a), abs(b)) > 1e18:
             return UNKNOWN
         try:

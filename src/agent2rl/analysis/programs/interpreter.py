@@ -54,6 +54,7 @@ from agent2rl.analysis.programs.statements import StatementInterpreter
 
 # Library calls.
 
+# In this order: the first that knows a call decides.
 CALL_INTERPRETERS: tuple[Callable[[AbstractInterpreter, LibraryCall], AbstractValue | None], ...] = (
     standard_library_calls.interpret_builtin_call,
     program_settings.interpret_option_call,
@@ -121,6 +122,7 @@ def _call_callback(
             machine.read_element(call.receiver or NOTHING)
         ]
     if not others:
+        # How many arguments it takes is not known.
         others = [
             AbstractValue(
                 frozenset[str]().union(*(collect_marks(each) for each in call.all if each is not value))

@@ -102,6 +102,7 @@ class ProgramTrace:
         if before and before[0].confidence >= stage.confidence:
             stage = before[0]
         self.stages = _replace_stage(self.stages, stage)
+        # If it is not known which model is trained, it may be any that was loaded.
         for mark in models or frozenset(self.models):
             made = self.models.get(mark, WeightsHistory())
             self.models[mark] = WeightsHistory(
@@ -118,6 +119,7 @@ class ProgramTrace:
             self.stages.append(replace(stage, launch=self.launch))
             made = WeightsHistory((*made.stages, self.stages[-1]), made.origins)
         key = normalise_path(path) if path else HOLE
+        # Removed first, so that it moves to the end: the weights that were saved last count.
         self.weights.pop(key, None)
         self.weights[key] = WeightsHistory(made.stages, made.origins, self.launch)
 

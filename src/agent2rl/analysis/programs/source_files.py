@@ -68,6 +68,7 @@ def parse_python(text: str) -> ast.Module | None:
         try:
             tree = ast.parse(each)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
+            # MemoryError is what Python's parser raises for code that is nested too deeply.
             continue
         return tree if _is_within_limits(tree) else None
     return None

@@ -142,6 +142,7 @@ class DefinitionInterpreter(BindingInterpreter):
             source.path,
             NameScope({"__name__": make_constant(name), "__file__": make_constant(source.path)}),
         )
+        # Before its body runs, since modules may import each other.
         self.modules[source.path] = module
         place, outer, frames = self.place, getattr(self, "module", module), self.frames
         control = self.control, self.lexical, self.loops
@@ -249,6 +250,7 @@ class StatementInterpreter(DefinitionInterpreter):
                 one.rest = join_values([one.rest, added])
             return
         result = self.apply_operator(node.op, before, value)
+        # How often the loop runs is not known, so neither is a number that grows in it.
         if isinstance(result.constant, int | float) and self.loops:
             result = AbstractValue(result.marks)
         if isinstance(value.constant, int | float) and self.lexical & {m.JUDGED, m.SAID}:
@@ -315,6 +317,8 @@ class StatementInterpreter(DefinitionInterpreter):
                 )
                 self.run_body(node.body, scope, module)
         else:
+            # Twice, so that what the end of the body computes reaches its beginning. Inner loops
+            # only once: each level would double the work.
             for _ in range(2 if self.loops == 1 else 1):
                 self.bind_target(node.target, self.read_element(values), scope)
                 self.run_body(node.body, scope, module)

@@ -273,6 +273,7 @@ def _interpret_list_method(
 ) -> AbstractValue | None:
     if (name in ADDING and positional) or (name == "insert" and len(positional) > 1):
         added = machine.mark_filtered(positional[-1])
+        # In a loop, or in a branch that may not be taken, the length is not known any more.
         if owner.elements is not None and not machine.loops and not machine.uncertain:
             owner.elements.append(added)
         else:

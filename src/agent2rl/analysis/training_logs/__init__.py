@@ -89,6 +89,7 @@ def read_trainings(
 def _read_files(workspace: Path, timeline: AgentTimeline) -> Iterable[_Training]:
     left = TOTAL_BYTES
     for path, reader in _list_files(timeline):
+        # One byte more than is read, to notice that there is more.
         content = read_untrusted_file(workspace, path, min(FILE_BYTES, left) + 1) if left else b""
         if content is None:
             continue  # deleted since
@@ -229,6 +230,7 @@ def _drop_duplicates(found: Sequence[_Training]) -> list[_Training]:
 
 def _contains_training(larger: _Training, smaller: _Training) -> bool:
     shared = [metric for metric in smaller.series if metric in larger.series]
+    # Two trainings in one file are two, however alike they are.
     if larger.path == smaller.path:
         return False
     return bool(shared) and all(

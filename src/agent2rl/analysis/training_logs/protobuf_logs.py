@@ -202,6 +202,7 @@ def _read_records(content: bytes) -> Iterator[bytes]:
     parts: list[bytes] = []
     while place + CHUNK_HEADER <= len(content):
         left = BLOCK - place % BLOCK
+        # LevelDB leaves the end of a block empty if no header fits into it.
         if left < CHUNK_HEADER:
             place += left
             continue

@@ -241,6 +241,7 @@ class LogprobScorer:
         logits = self.decoder.forward.read_texts(texts, torch.tensor(places, device=device)).float()
         tokens = torch.tensor([token for _, reply in pairs for token in reply], device=device)
         chosen = logits.gather(1, tokens[:, None])[:, 0] - logits.logsumexp(dim=1)
+        # In 64 bits, because the sum may have thousands of terms.
         sums = [float(part.double().sum()) for part in torch.split(chosen, counts)]
         if not all(map(math.isfinite, sums)):
             raise build_non_finite_error()
@@ -312,6 +313,7 @@ class TransformersEngine:
                 for common, group in find_shared_prefixes(fitting)
             ]
             heads = [head for head, _ in shared]
+            # A head needs no reply, but a prefill ends with the choice of one token.
             self.decoder.run(heads, Sampling(max_tokens=1))
             for head, group in shared:
                 for request in group:

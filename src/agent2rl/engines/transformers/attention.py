@@ -169,8 +169,10 @@ def attend_by_flash_kernel(
         bounds.longest_key,
         0.0,
         True,
+        # The operator takes these by position: no dropout, causal, no debug mask.
         False,
         scale=layer.scale,
+        # The kernel does not count the token itself.
         window_size_left=None if layer.window is None else layer.window - 1,
         window_size_right=None if layer.window is None else 0,
         seqused_k=None if key.shape[0] == 1 and key.requires_grad else bounds.used,
@@ -184,6 +186,7 @@ def _flatten_slots(held: Tensor) -> Tensor:
     if slots == 1:
         return held[0].transpose(0, 1)
     slot, head = held.stride(0) // size, held.stride(1) // size
+    # Token t of head h lies at `t * size + h * stride`, so one view reaches the rows of all slots.
     return held.as_strided((slots * slot - (heads - 1) * head, heads, size), (size, held.stride(1), 1))
 
 
@@ -297,4 +300,5 @@ def describe_layer(module: nn.Module, options: Mapping[str, Any]) -> LayerAttent
 
 
 AttentionInterface.register(NAME, attend_packed)
+# Passes without packed rows get the masks of the library's own attention.
 AttentionMaskInterface.register(NAME, sdpa_mask)

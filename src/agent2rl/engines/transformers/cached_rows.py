@@ -135,6 +135,7 @@ class CachedRows:
         return self._plans[layer, shared, dtype]
 
     def _flash_bounds(self, key: Tensor) -> FlashBounds:
+        # Cached by hand, because it depends on how the keys lie in memory, which all layers share.
         if "bounds" not in self.__dict__:
             row = key.stride(0) // key.shape[3]
             lengths = torch.tensor(
@@ -280,6 +281,8 @@ def _group_neighbours(rows: Sequence[_PlacedRow]) -> Iterator[list[_PlacedRow]]:
     for row in rows:
         longest = max(columns, row.columns)
         gap = row.slot - group[-1].slot - 1 if group else 0
+        # Columns read for nothing: those of idle slots in between, those that the group's other
+        # slots would get in addition, and those that this row would.
         unneeded = gap * longest + slots * (longest - columns) + longest - row.columns
         if group and unneeded > SEGMENT_COLUMNS:
             yield group

@@ -98,6 +98,7 @@ if triton is not None:
         shared: tl.constexpr, size: tl.constexpr, padded: tl.constexpr, block: tl.constexpr,
     ) -> None:  # fmt: skip
         row, head, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+        # A slot times its stride may not fit into 32 bits.
         slot = tl.load(slots + row).to(tl.int64)
         length = tl.load(used + row)
         members = tl.arange(0, padded)
@@ -111,6 +112,7 @@ if triton is not None:
         )
         first = part * part_keys
         last = tl.minimum(first + part_keys, length)
+        # Not minus infinity: the difference of two infinities is NaN.
         highest = tl.full([padded], -1e30, tl.float32)
         total = tl.zeros([padded], tl.float32)
         mixed = tl.zeros([padded, size], tl.float32)
@@ -123,6 +125,7 @@ if triton is not None:
                 other=0.0,
             )
             scores = tl.where(there[None, :], tl.dot(queries, keys) * scale, -1e30)
+            # A softmax in one pass: what is summed so far shrinks when a larger score comes.
             peak = tl.maximum(highest, tl.max(scores, 1))
             shrink = tl.exp(highest - peak)
             weights = tl.where(there[None, :], tl.exp(scores - peak[:, None]), 0.0)

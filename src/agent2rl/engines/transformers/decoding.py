@@ -292,6 +292,8 @@ class BatchDecoder:
         for chosen, chosen_log_probs in zip(tokens, log_probs, strict=True):
             for request, row, token, log_prob in zip(running, rows, chosen, chosen_log_probs, strict=True):
                 if not request.ended:
+                    # The step has written the token before into the cache, not the one that it
+                    # chose.
                     row.slot.tokens.append(request.reply[-1])
                     self._append_token(request, token, log_prob)
                     request.ended = criteria.ends_by_token(request)
@@ -347,6 +349,8 @@ class BatchDecoder:
             if request.ended:
                 slot = _require_slot(request)
                 if request.keep:
+                    # The token that was chosen last was never fed, and steps after the end fed
+                    # others.
                     del slot.tokens[len(request) - 1 :]
                     self._idle[slot] = None
                 else:

@@ -148,6 +148,7 @@ class ForkedWorkers:
 
     def _serve_requests(self, number: int, here: Connection, pipe: Connection) -> None:
         """Serve requests in a worker process until the caller closes its side of the pipe, or ends."""
+        # Open copies of the others' pipes would hide the caller's end from them.
         for closed in (here, *self._pipes):
             closed.close()
         signal.signal(signal.SIGINT, lambda *_: None)  # the caller decides; not SIG_IGN, which is inherited

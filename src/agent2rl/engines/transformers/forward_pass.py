@@ -117,6 +117,7 @@ def call_packed_network(
     keep: Tensor,
 ) -> Tensor:
     """Return the logits after the tokens `keep` of one packed pass, (kept, vocabulary)."""
+    # A network's first pass goes through the library, to see that every layer attends by rows.
     first = network not in _checked_networks
     if not first and (layers := read_llama_layers(network)) is not None:
         llama = cast(LlamaForCausalLM, network)
@@ -234,6 +235,7 @@ class RecordedGraphs:
         if (
             size is None
             or size.tokens * self._weights > MAX_RECORDED_WORK
+            # The first pass allocates the cache, which must not happen within a recording.
             or not self._forward.cache.is_filled
         ):
             return None
@@ -241,6 +243,7 @@ class RecordedGraphs:
         graph = self._prefill_graphs.get(size)
         if graph is None:
             graph = _PrefillGraph(self._forward, size, self._pool)
+            # Graphs can share their memory, because no two of them run at the same time.
             self._pool = self._pool or graph.graph.pool()
             self._prefill_graphs[size] = graph
         return graph.run(slots, tokens)
@@ -288,6 +291,7 @@ class _DecodeGraph:
     def _run_step(self) -> None:
         slots, tokens, lengths, keys, steps = self._state
         cache = self._forward.cache
+        # Rows that have ended go on within a recorded batch, also beyond the end of their slot.
         columns = lengths.clamp(max=cache.columns - 1)
         cache.start_pass(slots, columns)
         rows = _RecordedRows(slots, columns, cache)
@@ -297,6 +301,7 @@ class _DecodeGraph:
         choice = self._forward.choose_tokens(logits, temperature, keys, steps, self._offsets)
         self._tokens.index_copy_(0, self._number, choice.tokens[None])
         self._log_probs.index_copy_(0, self._number, choice.log_probs[None])
+        # In place: the next replay of the graph reads what this one left.
         self._state[1].copy_(choice.tokens)
         self._state[2] += 1
         self._state[4] += 1
@@ -313,6 +318,7 @@ class _DecodeGraph:
             [row.key for row in rows] + [0] * spare,
             [row.step for row in rows] + [0] * spare,
         ]
+        # From pinned memory, so that the host need not wait for the steps before.
         self._state.copy_(torch.tensor(state).pin_memory(), non_blocking=True)
         self._temperature.fill_(temperature)
         self._number.zero_()
@@ -361,6 +367,7 @@ class PrefillSize:
         counts = [len(fed) for fed in tokens]
         needed = (
             (PREFILL_TOKENS, sum(counts)),
+            # One row more takes the tokens that fill up the rest.
             (PREFILL_ROWS, len(counts) + 1),
             (LONGEST_PREFILLS, max(counts)),
         )

@@ -32,6 +32,7 @@ class CacheSlot:
     def count_shared_tokens(self, tokens: Sequence[int]) -> int:
         """Count the tokens of a common prefix; at least one token of the text is left to be fed."""
         most = min(len(self.tokens), len(tokens) - 1)
+        # Mostly a text goes on where it ended, and whole lists compare fast.
         if self.tokens[:most] == tokens[:most]:
             return most
         return next(place for place in range(most) if self.tokens[place] != tokens[place])
@@ -164,6 +165,7 @@ class SlotKVCache(Cache):
         indices = torch.tensor([target.index for target in targets], device=device)
         for layer in self.layers:
             for held in (layer.keys, layer.values):
+                # A copy first, because the source is in the same tensor as its targets.
                 held[indices, :, :count] = held[source.index, :, :count].clone()
         for target in targets:
             target.tokens = source.tokens[:count]

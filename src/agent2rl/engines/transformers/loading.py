@@ -109,6 +109,7 @@ def _read_weights(directory: Path, device: torch.device) -> tuple[PreTrainedMode
         # Set explicitly, because the library would download and run one that config.json names.
         loaded: Any = AutoModelForCausalLM.from_pretrained(directory, attn_implementation="sdpa", **options)
     except ValueError as error:
+        # The library has this kind of attention for most architectures, but not for all.
         if "scaled_dot_product_attention" not in str(error):
             raise
         loaded = AutoModelForCausalLM.from_pretrained(directory, attn_implementation="eager", **options)

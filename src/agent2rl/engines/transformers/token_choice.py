@@ -101,5 +101,6 @@ def mix_token_bits(keys: Tensor, offsets: Tensor) -> Tensor:
 def mix_bits(bits: Tensor) -> Tensor:
     """Spread every bit of the keys over all bits, as SplitMix64 does."""
     for shift, factor in MIX:
+        # The mask removes the signs that shifting a negative number brings in from the left.
         bits = (bits ^ (bits >> shift & (1 << 64 - shift) - 1)) * factor
     return bits

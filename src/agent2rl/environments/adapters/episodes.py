@@ -169,6 +169,7 @@ class EpisodeSlot:
         counter = self._counter
         counter.allow()
         step = self._environment.step(action)
+        # Later steps may be won too; an episode counts as won once.
         counter.stepped(step.won and not self.won)
         self.steps += 1
         if step.reward > self.reward:

@@ -111,6 +111,7 @@ def _step_and_reset(gym: Gym, action: str) -> tuple[str, float, bool, bool, Info
 
 def _derive_seed(seed: int | None, number: int) -> int | None:
     """Derive a separate seed for each gym."""
+    # Far apart, so that the gyms of neighbouring seeds do not play the same order of games.
     return None if seed is None else seed * 1_000_003 + number
 
 

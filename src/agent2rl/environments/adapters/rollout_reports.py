@@ -142,6 +142,7 @@ class RolloutReporter:
         """Check the budget before an episode. Raises StepsUsedUp if no steps are left."""
         if self._thread is None and self._url and self._key:
             self._start_thread()
+        # What is not reported yet may be all that was left: a report tells.
         if self._left is not None and not self.spent and self._count_unreported()["steps"] >= self._left:
             self.send_report()
         if self.spent:
@@ -184,6 +185,8 @@ class RolloutReporter:
         Returns whether all counts are settled.
         """
         for _ in range(2):
+            # Counted as reported before there is an answer: the same report is then repeated, with
+            # the same number, and the harness can tell that it has it already.
             if self._unanswered is None:
                 new = self._count_unreported()
                 if not any(new.values()):
@@ -270,6 +273,7 @@ class RolloutReporter:
         if self._must_retry(status):
             return False
         if status != 409:  # 409: the answer to an earlier try was lost, and these are counted already
+            # A report that was refused has not used up its number; the next one must have it.
             self._sequence -= 1
             self._warn_refused(answer)
         return True

@@ -101,6 +101,7 @@ def make_plain_reply_tokenizer(tokenizer: Any) -> Any:
             "The tokenizer has no chat template, or no end-of-sequence token.",
             "Use agent2rl.training.rollouts for a model that continues plain text.",
         )
+    # A copy: the original is saved with the submission, and its chat template must not change.
     copied = copy.deepcopy(tokenizer)
     copied.chat_template = PLAIN_REPLY_TEMPLATE + tokenizer.chat_template
     call = {"name": "act", "arguments": {"action": "{content}"}}

@@ -216,6 +216,8 @@ class AlfworldEpisode:
             self.observation = NOTHING
         else:
             self._state.apply_act(act)
+            # Only these actions can change whether the goal is reached, and most actions are
+            # others.
             if act[0] in self.game.goal.actions:
                 self.won = self._state.reaches_goal(self.game.goal)
             self.observation = self._describe_result(act)

@@ -225,6 +225,7 @@ class _RuleCompiler:
         if symbol["rule"]:
             variants = self.sources.get(symbol["rule"], [])
             if len(variants) == 1 and symbol["rule"] != "task":
+                # Each game has its own task, and the compiled grammar is shared by many games.
                 return _SYMBOL.sub(self._replace_symbol, variants[0].rhs)
             return "{" + re.sub(r"\W", "_", symbol["rule"]) + "}"
         if symbol["item"]:

@@ -92,6 +92,7 @@ def _build_part(first: int, term_numbers: "array[int]", lengths: "array[int]") -
     """Build a part; `term_numbers` has the terms of all its texts, one after another."""
     count = max(len(lengths), 1)
     owners = np.repeat(np.arange(len(lengths)), np.array(lengths, dtype=np.int64))
+    # Term and text in one number, so that a single sort groups and counts the pairs.
     pairs, often = np.unique(np.array(term_numbers, dtype=np.int64) * count + owners, return_counts=True)
     terms, having = np.unique(pairs // count, return_counts=True)
     largest = int(often.max(initial=0))
@@ -174,6 +175,7 @@ class Bm25Index:
         parts = [slice(starts[number], starts[number + 1]) for number in counts]
         term_weights = self._rarities[list(counts)] * np.array(list(counts.values()), dtype=np.float32)
         weight = np.repeat(term_weights, [part.stop - part.start for part in parts])
+        # Written as Lucene does: the usual tf / (tf + norm) rounds differently in the last bit.
         contributions = weight - weight / np.concatenate([self._grown[part] for part in parts])
         texts = np.concatenate([self._places[part] for part in parts])
         scores = np.bincount(texts, weights=contributions).astype(np.float32)  # sums in double precision

@@ -243,6 +243,7 @@ def _mark_text(text: str, right: GoldAnswer) -> AnswerMarks:
     pieces = AnswerPieces(text)
     if not normalize_text(pieces.text) or len(pieces.pieces) > MOST_ITEMS:
         return NOTHING
+    # Longest names first, so that a short name cannot take a part of a longer one.
     found = sum(map(pieces.take_item, sorted(right.items, key=lambda names: -max(map(len, names)))))
     excess = pieces.count_left_over([name for item in right.items for name in item])
     recall, precision = found / len(right.items), found / (found + excess) if found else 0.0
@@ -329,6 +330,7 @@ class AnswerPieces:
         self._taken: set[int] = set()
         self._found = 0
         self._runs: dict[str, list[range]] = {}
+        # The longest runs first: "Trinidad and Tobago" is one item before it is two.
         for length in range(_RUN, 0, -1):
             for first in range(len(self.pieces) - length + 1):
                 run = range(first, first + length)
@@ -347,6 +349,7 @@ class AnswerPieces:
         """Count the remaining items that are not in the gold answer; repeated items do not count."""
         count, previous = 0, -2
         states = [index for index in range(1, len(self.pieces)) if self._is_state_of_item(index)]
+        # Either every place that was found has its state, or a state is an item of its own.
         skipped = self._taken.union(states if len(states) == self._found else ())
         for index in range(len(self.pieces)):
             text = self._join_run(range(index, index + 1))

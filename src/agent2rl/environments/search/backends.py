@@ -255,6 +255,7 @@ class RecordingBackend:
     ) -> None:
         self._backend, self._name, self._path, self._clock = backend, name, path, clock
         self._lock = threading.Lock()
+        # Before the file is read: another run may be writing to it.
         self._lock_file = _lock_record(path)
         try:
             self._entries = _resume_record(path)
@@ -279,6 +280,7 @@ class RecordingBackend:
                 return recorded
         entry = self._ask_backend(kind, text)  # without the lock, so that other queries need not wait
         with self._lock:
+            # Another thread may have asked the same in the meantime; there is one answer per query.
             if (recorded := self._entries.get((kind, text))) and not recorded.error:
                 return recorded
             self._entries[kind, text] = entry
@@ -353,6 +355,7 @@ def _lock_record(path: Path) -> BinaryIO:
 def _resume_record(path: Path) -> dict[tuple[Kind, str], RecordedAnswer]:
     """Read a recording that is to be continued, and remove a truncated last line from the file."""
     entries = read_search_record(path)
+    # Or else the next answer would be appended to half a line.
     with path.open("r+b") as record:
         record.truncate(record.read().rfind(b"\n") + 1)
     return entries

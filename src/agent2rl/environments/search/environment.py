@@ -164,6 +164,7 @@ class SearchEnvironment:
         if not shown:
             return "No results found." if self.snippets else "Nothing was found."
         self.listed = shown
+        # Backwards: if several results have one title, it opens the best of them.
         for result in reversed(shown):
             self.seen |= {result.title.casefold(): result, result.id: result}
         if self.snippets:

@@ -62,6 +62,8 @@ class _TextParser(HTMLParser):
         self._add_separator(tag)
 
     def handle_endtag(self, tag: str) -> None:
+        # A stray end tag closes nothing. The count says so without a search through `_silent`,
+        # which would be slow for a page made of many of them.
         closed = "" if self._count[tag] else tag
         while closed != tag:
             closed = self._silent.pop()
@@ -92,6 +94,7 @@ def extract_text(page: str, most: int | None = None, go_on: Callable[[], object]
         parser.feed(page[start:end])
         start = end
         go_on()
+    # To parse a longer unfinished rest can take a time that grows with its square.
     if len(parser.rawdata) <= MOST_OPEN:
         parser.close()
     lines = (" ".join(line.split()) for line in "".join(parser.texts).split("\0"))
@@ -161,6 +164,7 @@ class PageReader:
         server, parts = ServerAddress.from_url(url), urlsplit(url)
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         connection = http.client.HTTPConnection(server.host, server.port, timeout=self._check_time_left(end))
+        # http.client refuses blanks and everything that is not ASCII.
         path = re.sub(r"[^!-~]", lambda sign: "".join(f"%{byte:02X}" for byte in sign[0].encode()), path)
         try:
             with self._open_connection(server, end) as stream:
@@ -202,6 +206,7 @@ class PageReader:
     def _connect_public(self, server: ServerAddress, end: float) -> socket.socket:
         """Connect to the address that was checked to be public, not to the name, which may have others."""
         for *_, address in socket.getaddrinfo(server.host, server.port, type=socket.SOCK_STREAM):
+            # Each address is checked, since a public name may also lead to a private address.
             if server == self.own or is_public(str(address[0])):
                 return socket.create_connection(
                     (str(address[0]), server.port), timeout=self._check_time_left(end)
@@ -254,6 +259,7 @@ def _decompress_body(body: bytes, coding: str, most: int) -> bytes:
     if coding.lower() not in ("gzip", "x-gzip", "deflate"):
         raise ExternalServiceError("the page is packed in an unknown way")
     try:
+        # 32: the header says whether it is gzip or zlib.
         return zlib.decompressobj(zlib.MAX_WBITS | 32).decompress(body, most)
     except zlib.error:
         raise ExternalServiceError("the page is packed and damaged") from None

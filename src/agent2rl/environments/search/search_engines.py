@@ -204,6 +204,7 @@ class EngineBackend:
                         raise ExternalServiceError(f"{self.engine.name} answered with more than 4 MB")
             return _check_engines_answered(httpx.Response(200, content=body).json())
         except httpx.TransportError as error:
+            # `from None`: the original error may quote the address, and with it the key.
             raise TransientError(type(error).__name__) from None
         except httpx.HTTPError as error:
             raise ExternalServiceError(f"{self.engine.name} cannot be read: {type(error).__name__}") from None

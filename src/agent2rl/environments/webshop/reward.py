@@ -135,6 +135,7 @@ def compute_type_factor(product: Product, goal: ShoppingGoal) -> float:
 def is_alike(one: str, other: str) -> bool:
     if one == other:
         return True
+    # thefuzz rounds its ratios to whole numbers, rapidfuzz does not.
     return round(fuzz.token_set_ratio(_normalize_text(one), _normalize_text(other))) > ALIKE
 
 
@@ -157,6 +158,7 @@ def _format_published_option(name: str, value: str) -> str:
 
 
 def _compute_noun_overlap(bought: str, requested: str) -> float:
+    # 0.2 is what the official code assumes for a title without nouns.
     nouns = extract_nouns(requested)
     return len({*nouns} & {*extract_nouns(bought)}) / len(nouns) if nouns else 0.2
 

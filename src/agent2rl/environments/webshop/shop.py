@@ -76,6 +76,7 @@ def build_goals(
     """Return all goals in the official order, and the price of each product. Without a kind, no goals."""
     products = tuple(products)
     rng = random.Random(seed)
+    # Before any goal, so that a shop that is loaded without goals has the same prices.
     prices = {product.asin: _draw_price(product, rng) for product in products}
     if kind is None:
         return (), prices

@@ -48,6 +48,7 @@ def extract_program(prompt: str, entry: str, answer: str) -> str:
         if defined.search(block):
             return before + block
     if (found := defined.search(answer)) is not None:
+        # Imports and helpers may come before the function.
         first = FIRST_CODE.search(answer)
         return before + answer[min(found.start(), first.start() if first else found.start()) :]
     return prompt + _extract_body(answer)
@@ -56,6 +57,7 @@ def extract_program(prompt: str, entry: str, answer: str) -> str:
 def _extract_body(answer: str) -> str:
     """Return the rest of a function: the answer itself, or its first fenced block after some words."""
     block = FENCE.search(answer)
+    # An answer that begins with white space goes on with the function's body.
     if block and block[1].strip() and not answer[: block.start()].startswith((" ", "\t", "\n")):
         return block[1]
     return answer

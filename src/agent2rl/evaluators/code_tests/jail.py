@@ -116,6 +116,7 @@ def _build_argument_rules(column: int) -> list[tuple[int | None, list[Instructio
     ]
     reads = [(EQUAL, 0, 1, command) for command in (F_GETFD, F_SETFD, F_GETFL)]
     flags = [step for test in reads for step in (test, _return_answer(ALLOW))]
+    # A pointer has 64 bits, and the filter sees 32 of an argument at a time.
     pointer = [
         step
         for high in (False, True)
@@ -176,6 +177,7 @@ def _lower_limit(kind: int, soft: int, hard: int | None = None) -> None:
 
 def enter_jail() -> None:
     """Lock in this process before it runs a program. This cannot be undone."""
+    # A program may catch the signal of the first limit. At the second, the kernel kills it.
     _lower_limit(resource.RLIMIT_CPU, CPU_SECONDS, CPU_SECONDS + 1)
     _call_libc("prctl", SECCOMP, 2, _filter_head, 0, 0)
 

@@ -57,6 +57,7 @@ def make_plain(value: Any, depth: int = DEPTH) -> Any:
 COPIES: dict[type, Callable[[Any], Any]] = {
     int: int.__index__,
     str: str.__str__,
+    # Adding -0.0 changes no value, not even -0.0 itself, and gives an exact float.
     float: lambda value: float.__add__(value, -0.0),
     complex: lambda value: complex.__add__(value, complex(-0.0, -0.0)),
     bytes: lambda value: bytes.__getitem__(value, slice(None)),
@@ -107,6 +108,7 @@ class _PlainDataReader:
 
     def items(self, depth: int) -> list[Any]:
         size = self.read_number()
+        # Each item has at least a byte, so a false number of items cannot fill the memory.
         if size > len(self.data) - self.at:
             raise ValueError("more items than bytes")
         return [self.read_value(depth) for _ in range(size)]
@@ -138,6 +140,7 @@ class _PlainDataReader:
 
 def _build_number(parts: list[Any]) -> Fraction | Decimal:
     match parts:
+        # A fraction is reduced when it is made, which takes long for huge numbers.
         case [int(top), int(bottom)] if bottom > 0 and max(top, -top, bottom).bit_length() <= FRACTION_BITS:
             return Fraction(top, bottom)
         case [str(text)]:

@@ -87,6 +87,7 @@ TRIAL = ProgramJob(
 
 def build_server_command(socket: str, *options: str) -> tuple[str, ...]:
     """Return the command that starts `server` with only the standard library and the few modules it needs."""
+    # The path is taken away after the import, so that no program can import this package.
     code = (
         f"import sys; sys.path.append({str(PACKAGE.parent)!r}); "
         "from agent2rl.evaluators.code_tests.server import main; sys.path.pop(); main(*sys.argv[1:])"

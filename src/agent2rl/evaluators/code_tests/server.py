@@ -72,12 +72,15 @@ def main(path: str, *options: str) -> None:
     # Programs cannot write files, so their temporary ones are in memory.
     memory_file: Any = functools.partial(tempfile.SpooledTemporaryFile, 0)
     tempfile.TemporaryFile = tempfile.NamedTemporaryFile = memory_file
+    # Otherwise tempfile looks for a directory by writing files.
     tempfile.tempdir = "/tmp"
     null = os.open(os.devnull, os.O_RDWR)
     standard = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), f"{sys.base_prefix}/lib"}
     places = [place for place in (*standard, *LIBRARIES) if os.path.exists(place)]  # noqa: PTH110
     jail.restrict_process(places)
     warnings.simplefilter("ignore")
+    # A child's collector would otherwise touch, and so copy, all pages that it shares with this
+    # one.
     gc.collect()
     gc.freeze()
     listener.listen(8)

@@ -188,6 +188,7 @@ def _test_outside(job: dict[str, Any], line: ProgramConnection, proxy: FunctionP
     namespace[job["entry"]] = proxy
     exec(_compile_tests(job["test"]), namespace)
     line.send_request(b"P", (job["program"], job["fallback"], job["entry"], None))
+    # Tests may draw random arguments, and the same program must get the same verdict again.
     random.seed(0)
     namespace["check"](proxy)
     if line.over:
@@ -224,6 +225,7 @@ def _limit_time(line: ProgramConnection) -> Any:
 
 def main(path: str) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    # What a test prints must not pass for an answer.
     answers, sys.stdout = sys.stdout, io.StringIO()
     for text in sys.stdin:
         try:

@@ -182,6 +182,7 @@ def _watch_file(path: Path) -> list[str]:
         if event == "open" and isinstance(arguments[0], str) and arguments[0].endswith(f"/data/{path.name}"):
             opened.append(arguments[0])
 
+    # Such a hook can never be removed, but this process grades one model and ends.
     sys.addaudithook(note)
     return opened
 

@@ -103,6 +103,7 @@ def audit_run(
     except Exception as error:  # a library of the engine: its message might contain a key
         logger.debug("the audit failed", exc_info=True)
         audit = audit.model_copy(update={"reason": f"The judge failed ({type(error).__name__})."})
+    # Taken only now, because asking a panel takes long.
     with RunLock(paths.lock):
         append_addition(paths, "audit", audit.model_dump(mode="json"))
     return audit
@@ -139,6 +140,7 @@ def _ask_part(
     """Ask one question until its reply is valid, add its findings, and return how often it was asked."""
     fault = ""
     for attempt in range(ATTEMPTS):
+        # With the same seed, the judge would repeat a reply that was not valid.
         seed = number * ATTEMPTS + attempt
         question = build_question(parts, seed, cases)
         try:

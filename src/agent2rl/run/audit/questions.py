@@ -106,6 +106,7 @@ def build_question(
     parts: Sequence[DocumentPart], seed: int, cases: "Sequence[MakeCase] | None" = None
 ) -> AuditQuestion:
     """Build one question. The order of the documents and the planted case depend on the seed."""
+    # The seed alone would let somebody who knows it tell the planted case from the rest.
     dice = random.Random(f"{seed}:{secrets.token_hex(8)}")
     planted = plant_case(dice, cases)
     shown = [*parts, DocumentPart(planted, 0, len(planted.lines))]
