@@ -1,6 +1,7 @@
 """Caps, prices, and drivers by name."""
 
 import time
+import tracemalloc
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -243,3 +244,18 @@ def test_time_that_several_requests_share_is_counted_once() -> None:
     for begin, end in ((0, 2), (5, 6), (1, 3), (10, 11), (2.5, 5.5), (20, 20)):
         spans.add_interval(begin, end)
     assert spans.seconds == 7
+
+
+def test_the_time_of_many_requests_takes_no_more_memory_than_that_of_some() -> None:
+    spans = IntervalUnion()
+    for number in range(50_000):
+        spans.add_interval(number, number + 0.5)
+    assert spans.seconds == 25_000
+    tracemalloc.start()
+    try:
+        for number in range(50_000, 100_000):
+            spans.add_interval(number, number + 0.5)
+        assert tracemalloc.get_traced_memory()[0] < 1_000_000
+    finally:
+        tracemalloc.stop()
+    assert spans.seconds == 50_000

@@ -160,7 +160,8 @@ def test_vllm_judges_a_run_with_its_probabilities(server: VllmServer, launcher: 
     assert result.baseline.how["read_from"] == {"probability": INSTRUCTION_COUNT}
     used = result.judge_usage
     assert used
-    assert (used.answered, used.failed) == (INSTRUCTION_COUNT + 3 * CONSTANT_COUNT, 0)
+    splits = 2  # the untouched model is graded on feedback and on held-out
+    assert (used.answered, used.failed) == (splits * (INSTRUCTION_COUNT + 3 * CONSTANT_COUNT), 0)
     after = server.read_token_totals()
     assert (used.tokens.input, used.tokens.output) == tuple(
         now - then for now, then in zip(after, before, strict=True)

@@ -25,7 +25,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from tests.helpers.tiny_models import make_tiny_tokenizer
 
 MODEL = "known-replies"
-CONTEXT = 8192
+CONTEXT = 16384
 START_SECONDS = 600
 JUDGE_TURN = "<|judge|>"
 JUDGE_LOGIT = 1.0

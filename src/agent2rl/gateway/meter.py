@@ -66,8 +66,15 @@ class AdmissionTicket(Protocol):
         ...
 
 
+MOST_APART = 4096
+
+
 class IntervalUnion:
-    """The total length of the union of intervals."""
+    """The total length of the union of intervals.
+
+    It keeps the last ones that do not touch each other. An interval that spans more of them than it keeps
+    counts twice in part, which a request would have to outlast thousands of others for.
+    """
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -84,6 +91,8 @@ class IntervalUnion:
             last += 1
         self._apart[first:last] = [(begin, end)]
         self.seconds += end - begin
+        # Without this, a gateway that answered millions of requests would remember the time of each.
+        del self._apart[:-MOST_APART]
 
 
 class UsageMeter:

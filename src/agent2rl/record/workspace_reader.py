@@ -255,7 +255,7 @@ class WorkspaceWatcher:
     """Finds new and changed files; unchanged files are reported once."""
 
     def __init__(self, root: Path, noted: Iterable[FileSeen] = ()) -> None:
-        """`told`: files that were already reported before a crash."""
+        """`noted`: files that were already reported before a crash."""
         self.root = root
         self.seen = 0
         """Number of names in the last search."""

@@ -143,7 +143,7 @@ class ServerAddress:
 @dataclass(frozen=True)
 class PageReader:
     own: ServerAddress | None = None
-    """A server that is allowed although it is in a private network: the backend that the user media_type."""
+    """A server that is allowed although it is in a private network: the backend that the user runs."""
     most_bytes: int = MOST_BYTES
     seconds: float = SECONDS
 
