@@ -145,6 +145,11 @@ def test_pip_can_ask_which_distribution_this_is(cell: SandboxRunner) -> None:
     assert cell.log.startswith("pip/")
 
 
+def test_git_works_although_its_settings_for_the_machine_cannot_be_read(cell: SandboxRunner) -> None:
+    done = cell.shell("git init -q tree && cd tree && git add . && git status --short && echo well")
+    assert (done.code, cell.log) == (0, "well\n")
+
+
 def test_mounts_are_links_that_can_be_read_and_only_writable_ones_written(
     cell: SandboxRunner, tmp_path: Path
 ) -> None:
@@ -522,7 +527,7 @@ def test_the_environment_and_open_files_are_as_in_bubblewrap(
     cell.run(command=Command((sys.executable, "-c", script), {"GIVEN": "1"}))
     seen, files = json.loads(cell.log)
     expected = {"PATH", "HOME", "USER", "LANG", "TMPDIR", "GOMP_SPINCOUNT", "GIVEN"}
-    assert set(seen) - {"VIRTUAL_ENV"} == expected
+    assert set(seen) - {"VIRTUAL_ENV", "GIT_CONFIG_NOSYSTEM"} == expected
     assert files == ["0", "1", "2", "3"]  # the last is listdir's own
 
 

@@ -24,7 +24,7 @@ import subprocess
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from agent2rl.core.errors import MachineError, UserError
@@ -53,6 +53,8 @@ TERMINALS = ("/dev/ptmx", "/dev/pts")
 SHARED_MEMORY = "/dev/shm"
 GIT_SETTINGS = "[safe]\n\tdirectory = *\n"
 """git refuses a repository that belongs to another user, and the workspace belongs to root."""
+GIT_ENVIRONMENT = {"GIT_CONFIG_NOSYSTEM": "1"}
+"""git, too, takes a missing /etc/gitconfig for an answer, and gives up at one that it may not read."""
 OWN_PROCESSES = 1
 BROKER_SECONDS = 30.0
 SECONDS_TO_DIE = 30.0
@@ -75,6 +77,7 @@ class ConfinedSandbox:
         enclosure = supervise.resolve_enclosure(enclosure)
         mounts = supervise.collect_mounts(command, enclosure)
         command = renumber_visible_gpus(command, enclosure.gpus)
+        command = replace(command, environment={**GIT_ENVIRONMENT, **command.environment})
         with _borrow_user() as uid, _open_ruleset(version) as ruleset:
             _prepare_directories(enclosure, mounts, uid)
             shown = _allow_paths(ruleset, enclosure, mounts, uid)

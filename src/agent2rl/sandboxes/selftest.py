@@ -50,7 +50,10 @@ SHARED_HOST_NAMES = {
     "abstract-sockets": "abstract sockets of the host cannot be reached",
 }
 """What follows by itself where the host's files and processes are invisible, and must be tested elsewhere."""
-VARIABLES = ("PATH", "HOME", "USER", "LANG", "TMPDIR", "GOMP_SPINCOUNT", "VIRTUAL_ENV", "SERVICE_URL")
+VARIABLES = (
+    *("PATH", "HOME", "USER", "LANG", "TMPDIR", "GOMP_SPINCOUNT", "VIRTUAL_ENV", "SERVICE_URL"),
+    "GIT_CONFIG_NOSYSTEM",
+)
 PARTS = ("workspace", "scratch", "read-only", "secret", "workspace/given")
 WORD = "open"
 BROKEN = "Do not run agents here. Report it with the versions of the kernel and of the sandbox's program."
