@@ -1,5 +1,6 @@
 """Charts that answer a pointer: their data is that of the drawn figure, which stays for print."""
 
+import csv
 import json
 from collections.abc import Iterator
 
@@ -99,6 +100,18 @@ def test_dragging_zooms_and_a_double_click_shows_everything_again(page: Page) ->
     over.dblclick()
     over.hover(position={"x": 2, "y": 40})
     expect(legend).to_have_text("0")
+
+
+def test_the_values_of_a_chart_can_be_downloaded(page: Page) -> None:
+    with page.expect_download() as started:
+        page.locator("#scores .values button").click()
+    assert started.value.suggested_filename.endswith(".csv")
+    with started.value.path().open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    scores = [row for row in rows if row["series"] == "submission"]
+    assert [float(row["y"]) for row in scores] == [21, 27, 33, 30, 38]
+    assert all(float(row["low"]) < float(row["y"]) < float(row["high"]) for row in scores)
+    assert len({row["panel"] for row in rows}) == 2
 
 
 def test_on_paper_and_without_scripts_there_is_the_drawn_figure(

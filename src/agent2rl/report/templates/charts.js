@@ -117,6 +117,25 @@
     drawn.add(made);
   };
 
+  // What the charts of a figure show, as CSV. Names come from runs, and a spreadsheet must not take one for a formula.
+  const csv = (panels) => {
+    const text = (value) => `"${(/^[=+@\t\r-]/.test(value) ? "'" : "") + value.replaceAll('"', '""')}"`;
+    const rows = panels.flatMap((panel) => panel.series.flatMap((each) => each.x.map((x, at) =>
+      [text(panel.title || ""), text(each.name), x, each.y[at] ?? "", each.low?.[at] ?? "", each.high?.[at] ?? ""].join(","))));
+    return ["panel,series,x,y,low,high", ...rows, ""].join("\r\n");
+  };
+  const download = (panels, label) => {
+    const name = label.toLowerCase().replace(/[^a-z0-9]+/g, "-").replace(/^-|-$/g, "").slice(0, 60) || "chart";
+    const button = Object.assign(document.createElement("button"), { type: "button", textContent: "Values (CSV)" });
+    button.addEventListener("click", () => {
+      const href = `data:text/csv;charset=utf-8,${encodeURIComponent(csv(panels))}`;
+      Object.assign(document.createElement("a"), { href, download: `${name}.csv` }).click();
+    });
+    const line = Object.assign(document.createElement("p"), { className: "source values" });
+    line.append(button);
+    return line;
+  };
+
   const draw = (figure) => {
     const label = figure.querySelector("[aria-label]")?.getAttribute("aria-label") || "";
     const box = document.createElement("div");
@@ -126,7 +145,9 @@
     figure.prepend(box);
     figure.classList.add("charted");
     try {
-      JSON.parse(figure.dataset.chart).forEach((panel, at) => chart(panel, box, `${location.pathname} ${label} ${at}`));
+      const panels = JSON.parse(figure.dataset.chart);
+      panels.forEach((panel, at) => chart(panel, box, `${location.pathname} ${label} ${at}`));
+      box.append(download(panels, label));
     } catch (error) { // the drawn figure is there
       figure.classList.remove("charted");
       box.remove();
