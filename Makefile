@@ -129,7 +129,7 @@ image:
 RUNS := runs
 screenshots: $(READY) chromium
 	@AGENT2RL_SCREENSHOTS=$(CURDIR)/docs/images AGENT2RL_SCREENSHOT_RUNS=$(abspath $(RUNS)) \
-	  $(BIN)/python -m pytest -q tests/dashboard/test_screenshots.py
+	  $(BIN)/python -m pytest -q -m thorough tests/dashboard/test_screenshots.py
 
 check: $(READY)
 	@$(BIN)/ruff check .
