@@ -72,6 +72,15 @@ def test_a_name_can_hide_nothing_and_a_figure_without_lines_has_no_chart() -> No
     assert panel["series"][0]["y"] == [2, None]
 
 
+def test_a_line_with_intervals_has_its_name_from_the_legend() -> None:
+    figure, (axes,) = chart_style.create_panels(4, 2)
+    axes.errorbar([0, 1], [2, 3], [[1, 1], [1, 1]], label="1: a run")
+    axes.set_ylabel("score, %")
+    (panel,) = json.loads(render_chart_data(figure))
+    (line,) = panel["series"]
+    assert (line["name"], line["low"], line["high"]) == ("1: a run", [1, 2], [3, 4])
+
+
 def test_the_pointer_shows_values_and_the_legend_switches_series(page: Page) -> None:
     chart = page.locator("#scores .chart").first
     best = chart.locator(".u-series", has_text="best so far")

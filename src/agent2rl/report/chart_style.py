@@ -285,9 +285,12 @@ def _has_named_ticks(axis: Axis) -> bool:
     return named and isinstance(axis.get_major_locator(), FixedLocator)
 
 
-def _find_intervals(axes: Axes) -> dict[Line2D, dict[str, list[float]]]:
-    """Return the ends of the error bars of each line that has any."""
-    found = {}
+def _find_intervals(axes: Axes) -> dict[Line2D, dict[str, Any]]:
+    """Return the ends of the error bars of each line that has any, and its name if it has one.
+
+    A line with error bars has no label of its own: that is on the whole.
+    """
+    found: dict[Line2D, dict[str, Any]] = {}
     for container in axes.containers:
         if isinstance(container, ErrorbarContainer):
             line, _, bars = container.lines
@@ -297,6 +300,9 @@ def _find_intervals(axes: Axes) -> dict[Line2D, dict[str, list[float]]]:
                     "low": [_round(float(start[1])) for start, _ in segments],
                     "high": [_round(float(end[1])) for _, end in segments],
                 }
+                label = str(container.get_label())
+                if not UNNAMED.fullmatch(label):
+                    found[line]["name"] = escape_invisible(label.removeprefix("_"))
     return found
 
 
