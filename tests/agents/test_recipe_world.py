@@ -158,19 +158,28 @@ def test_the_recipe_learns_from_the_expert_and_then_from_itself(
     assert reward(games, learner) >= warm / 2
 
 
+SampledEpisodes = list[grpo.GrpoRollout]
+LOST, PARTLY_REWARDED, WON = (
+    [grpo.GrpoRollout((), reward=reward, won=won)]
+    for reward, won in ((0.0, False), (0.9, False), (1.0, True))
+)
+
+
 @pytest.mark.usefixtures("cpu_clock")
-@pytest.mark.parametrize("sampled", [[0.9], [0.1, 0.9]], ids=["first", "second"])
-def test_a_warm_up_ends_with_the_part_after_which_enough_episodes_succeed(
-    job: train.RecipeJob, games: WorldSubject, monkeypatch: pytest.MonkeyPatch, sampled: list[float]
+@pytest.mark.parametrize(
+    "sampled",
+    [[WON], [LOST, WON], [PARTLY_REWARDED, WON]],
+    ids=["first", "second", "second, after a part of the reward"],
+)
+def test_a_warm_up_ends_with_the_part_after_which_enough_episodes_are_won(
+    job: train.RecipeJob, games: WorldSubject, monkeypatch: pytest.MonkeyPatch, sampled: list[SampledEpisodes]
 ) -> None:
     """Each part has a whole schedule: the learning rate falls to its end."""
-    rewards = iter([*sampled, 0.9])
-    monkeypatch.setattr(
-        WorldSubject, "_play_groups", lambda _self, played, *_: [[next(rewards)]] * min(1, len(played))
-    )
+    practice = iter([*sampled, WON])
+    monkeypatch.setattr(WorldSubject, "_play_groups", lambda *_: [next(practice)])
     learner = PolicyLearner(*models.load(job.base))
     assert games.sft(replace(now(job, "sft", 600.0), is_warm_up=True), learner)
-    assert list(rewards) == [0.9]
+    assert list(practice) == [WON]
     steps = [json.loads(line)["step"] for line in job.progress.read_text().splitlines()]
     parts = [step for step in steps if step == max(steps)]
     assert len(parts) == len(sampled)

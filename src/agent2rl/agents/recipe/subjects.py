@@ -29,7 +29,7 @@ from agent2rl.training import models, prompts, rollouts
 from agent2rl.training.conversations import encode_demonstrations
 from agent2rl.training.data_parallel import DataParallelWorkers, count_workers
 from agent2rl.training.demonstrations import Demonstration, read_demonstrations
-from agent2rl.training.grpo import GrpoSettings, RolloutJob, grpo
+from agent2rl.training.grpo import GrpoRollout, GrpoSettings, RolloutJob, grpo
 from agent2rl.training.optimizer import TrainingSchedule
 from agent2rl.training.policy import TrainingSequence
 from agent2rl.training.progress import TrainingProgress
@@ -291,17 +291,24 @@ class WorldSubject:
         return time.monotonic() - began
 
     def _can_learn_from_play(self, this_round: TrainingRound, learner: PolicyLearner) -> bool:
-        """Play some games, and check whether episodes succeed often enough for GRPO."""
+        """Play some games, and check whether episodes are won often enough for GRPO.
+
+        A part of the reward does not count, because it can come long before the first win.
+        """
         games = self._sample_games(plan.WARM_UP_GAMES, this_round.seed)
         groups = self._play_groups(games, this_round, learner, plan.WARM_UP_EPISODES)
-        reward = fmean(reward for rewards in groups for reward in rewards)
-        print(f"sft: sampled reward {reward:.2f}", flush=True)
-        return reward >= plan.WARM_UP_REWARD
+        episodes = [episode for group in groups for episode in group]
+        won, reward = (
+            fmean(episode.won for episode in episodes),
+            fmean(episode.reward for episode in episodes),
+        )
+        print(f"sft: {won:.2f} of sampled episodes won, reward {reward:.2f}", flush=True)
+        return won >= plan.WARM_UP_WINS
 
     def _play_groups(
         self, games: Sequence[Example], this_round: TrainingRound, learner: PolicyLearner, episodes: int
-    ) -> list[list[float]]:
-        """Play so many episodes of each game, and return their rewards."""
+    ) -> list[list[GrpoRollout]]:
+        """Play so many episodes of each game."""
         sampler = PolicySampler(learner.model, learner.tokenizer)
         practice = rollouts.EpisodeRollouts(sampler, self.arena, games, episodes)
         try:
@@ -312,7 +319,7 @@ class WorldSubject:
         finally:
             practice.close()
             sampler.close()
-        return [[rollout.reward for rollout in group] for groups in played for group in groups]
+        return [group for groups in played for group in groups]
 
     def _collect_demonstrations(
         self, this_round: TrainingRound, learner: PolicyLearner
