@@ -274,9 +274,13 @@ class WorldSubject:
         learner: PolicyLearner,
         began: float,
     ) -> float:
-        """Imitate in parts of some epochs until the model plays well enough for GRPO, or time is up."""
+        """Imitate in parts of some epochs until the model plays well enough for GRPO, or time is up.
+
+        It plays only if the result decides whether another part follows: playing takes time, too.
+        """
         longest = 0.0
-        for part in range(math.ceil(settings.epochs / plan.WARM_UP_EPOCHS)):
+        last = math.ceil(settings.epochs / plan.WARM_UP_EPOCHS) - 1
+        for part in range(last + 1):
             spent = time.monotonic() - began
             left = this_round.seconds - spent
             if left < longest:
@@ -284,8 +288,8 @@ class WorldSubject:
             parted = replace(
                 settings, epochs=plan.WARM_UP_EPOCHS, seconds=left, seed=100 * this_round.seed + part
             )
-            imitate(learner.model, rows, parted, this_round.progress)
-            if self._can_learn_from_play(this_round, learner):
+            trained = imitate(learner.model, rows, parted, this_round.progress).seconds
+            if part == last or left - trained < trained or self._can_learn_from_play(this_round, learner):
                 break
             longest = max(longest, time.monotonic() - began - spent)
         return time.monotonic() - began
