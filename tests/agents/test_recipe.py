@@ -86,13 +86,14 @@ def test_sampled_answers_have_room_for_nearly_every_training_answer(lengths: lis
     assert sum(length < room for length in lengths) >= 0.98 * len(lengths) - 1
 
 
-def test_the_demos_budget_has_a_warm_up_and_a_longer_grpo() -> None:
-    warm_up = plan.plan_training_seconds(remaining=285, cost=28.5, first=plan.FIRST_ROUND_SHARE)
-    assert 40 < warm_up < 90
-    left = 285 - warm_up - 20
-    long = plan.plan_training_seconds(left, cost=40)
-    assert long > 2 * warm_up
-    assert plan.plan_training_seconds(left - long - 40, cost=40) == 0
+def test_a_short_budget_for_questions_has_nearly_half_of_it_for_sft_and_one_round_of_grpo() -> None:
+    remaining, cost = 180.0, 18.0
+    sft = plan.plan_training_seconds(remaining, cost, first=plan.FIRST_ROUND_SHARE)
+    assert 0.4 * remaining < sft < 0.5 * remaining
+    left = remaining - sft - cost
+    grpo = plan.plan_training_seconds(left, cost)
+    assert grpo > 0.6 * sft
+    assert plan.plan_training_seconds(left - grpo - cost, cost) == 0
 
 
 @given(st.floats(5, 1e5), st.floats(1e-4, 100))

@@ -26,6 +26,7 @@ from agent2rl.training.demonstrations import (
 )
 from agent2rl.training.optimizer import TrainingSchedule
 from agent2rl.training.sampling import PolicySampler
+from agent2rl.training.sft import SftResult
 from tests.helpers.stairs_environment import STAIRS_EXAMPLES, STAIRS_PROMPT, StairsEnvironment, StairsExpert
 from tests.helpers.tiny_models import write_tiny_llama
 
@@ -158,22 +159,57 @@ def test_the_recipe_learns_from_the_expert_and_then_from_itself(
     assert reward(games, learner) >= warm / 2
 
 
+SampledEpisodes = list[grpo.GrpoRollout]
+LOST, PARTLY_REWARDED, WON = (
+    [grpo.GrpoRollout((), reward=reward, won=won)]
+    for reward, won in ((0.0, False), (0.9, False), (1.0, True))
+)
+
+
 @pytest.mark.usefixtures("cpu_clock")
-@pytest.mark.parametrize("sampled", [[0.9], [0.1, 0.9]], ids=["first", "second"])
-def test_a_warm_up_ends_with_the_part_after_which_enough_episodes_succeed(
-    job: train.RecipeJob, games: WorldSubject, monkeypatch: pytest.MonkeyPatch, sampled: list[float]
+@pytest.mark.parametrize(
+    "sampled",
+    [[WON], [LOST, WON], [PARTLY_REWARDED, WON]],
+    ids=["first", "second", "second, after a part of the reward"],
+)
+def test_a_warm_up_ends_with_the_part_after_which_enough_episodes_are_won(
+    job: train.RecipeJob, games: WorldSubject, monkeypatch: pytest.MonkeyPatch, sampled: list[SampledEpisodes]
 ) -> None:
     """Each part has a whole schedule: the learning rate falls to its end."""
-    rewards = iter([*sampled, 0.9])
-    monkeypatch.setattr(
-        WorldSubject, "_play_groups", lambda _self, played, *_: [[next(rewards)]] * min(1, len(played))
-    )
+    practice = iter([*sampled, WON])
+    monkeypatch.setattr(plan, "choose_epochs", lambda _: 3 * plan.WARM_UP_EPOCHS)
+    monkeypatch.setattr(WorldSubject, "_play_groups", lambda *_: [next(practice)])
     learner = PolicyLearner(*models.load(job.base))
     assert games.sft(replace(now(job, "sft", 600.0), is_warm_up=True), learner)
-    assert list(rewards) == [0.9]
+    assert list(practice) == [WON]
     steps = [json.loads(line)["step"] for line in job.progress.read_text().splitlines()]
     parts = [step for step in steps if step == max(steps)]
     assert len(parts) == len(sampled)
+
+
+@pytest.mark.parametrize(("seconds", "parts"), [(60.0, 1), (600.0, 2)], ids=["time", "epochs"])
+def test_a_warm_up_plays_only_if_another_part_can_follow(
+    job: train.RecipeJob, games: WorldSubject, monkeypatch: pytest.MonkeyPatch, seconds: float, parts: int
+) -> None:
+    """Playing takes time that the round does not have at its end."""
+    trained: list[float] = []
+    played: list[SampledEpisodes] = []
+
+    def imitate(*_: object) -> SftResult:
+        trained.append(40.0)
+        return SftResult(steps=5, tokens=5, seconds=40.0, loss=1.0)
+
+    def play_groups(*_: object) -> list[SampledEpisodes]:
+        played.append(LOST)
+        return [LOST]
+
+    monkeypatch.setattr(subjects, "imitate", imitate)
+    monkeypatch.setattr(subjects, "time", SimpleNamespace(monotonic=lambda: sum(trained)))
+    monkeypatch.setattr(WorldSubject, "_play_groups", play_groups)
+    monkeypatch.setattr(plan, "choose_epochs", lambda _: 2 * plan.WARM_UP_EPOCHS)
+    warm_up = replace(now(job, "sft", seconds), is_warm_up=True)
+    assert games.sft(warm_up, PolicyLearner(*models.load(job.base))) == 40.0 * parts
+    assert played == [LOST] * (parts - 1)
 
 
 def test_few_steps_in_a_world_learn_as_fast_as_many(job: train.RecipeJob) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from scripts import seedling
+from tokenizers import Tokenizer
 
 from agent2rl import registry
 from agent2rl.core.errors import GradingError, UserError
@@ -14,7 +15,14 @@ from agent2rl.environments.webshop import Shop, WebshopEnvironment
 from agent2rl.environments.webshop.environment import read_goal
 from agent2rl.environments.webshop.product import read_products
 from agent2rl.environments.webshop.reward import get_noun_tagger, score_purchase
-from agent2rl.tasks.webshop.mini import LOOK_ALIKE_EXTRA_PRICE, STEPS, TASK, build_shop, generate_stock
+from agent2rl.tasks.webshop.mini import (
+    COLOURS,
+    LOOK_ALIKE_EXTRA_PRICE,
+    STEPS,
+    TASK,
+    build_shop,
+    generate_stock,
+)
 
 SPLITS = TASK.load(None)
 
@@ -122,6 +130,17 @@ def test_texts_are_made_of_few_words() -> None:
     ]
     found = Counter(word for text in texts for word in re.findall(r"[a-z]+", text.lower()))
     assert {*found} - known == {"it"}
+
+
+def test_a_colour_has_the_same_token_in_an_action_as_in_the_instruction_and_on_the_page(
+    tmp_path: Path,
+) -> None:
+    registry.find_model("seedling").write(tmp_path)
+    tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    for colour in COLOURS:
+        texts = (f"click[all {colour}]", f"with color: all {colour}, and", f"| color | all {colour} |")
+        tokens = [tokenizer.encode(text).ids for text in texts]
+        assert len(set.intersection(*map(set, tokens)) & {*tokenizer.encode(f" {colour}").ids}) == 1
 
 
 def test_the_shop_is_the_same_each_time() -> None:

@@ -94,6 +94,7 @@ def test_an_episode_in_training_is_token_for_token_the_one_that_would_be_graded(
         for number, attempt in enumerate(group):
             assert attempt.rows == build_sequences(engine.turns[f"{example.id}#{number}"])
             assert attempt.reward == result.attempts[number].score
+            assert attempt.won == (attempt.reward == 1.0)
 
 
 def test_a_model_with_a_template_reads_an_episode_once_and_one_without_reads_each_turn(

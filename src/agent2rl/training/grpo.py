@@ -97,6 +97,8 @@ class GrpoRollout:
     """The answer, for questions."""
     reward: float = 0.0
     """The reward of the environment, for episodes."""
+    won: bool = False
+    """Whether the environment says that the episode was won."""
 
     @property
     def tokens(self) -> int:

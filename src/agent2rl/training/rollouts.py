@@ -110,6 +110,7 @@ class RolloutEpisode:
     seen: Chat
     """The first messages."""
     reward: float = 0.0
+    won: bool = False
     over: bool = False
     turns: int = 0
 
@@ -162,6 +163,7 @@ class EpisodeRollouts:
                         for turn in conversations.turns.get(episode.name, [])
                     ),
                     reward=episode.reward,
+                    won=episode.won,
                 )
                 for episode in group
             ]
@@ -180,7 +182,7 @@ class EpisodeRollouts:
         seen = self._arena.prompt.build_first_message(step.observation, self._sampler.templated, kind)
         name = f"{game.id}#{numbers[game.id]}"
         numbers[game.id] += 1
-        return RolloutEpisode(name, environment, seen, step.reward, step.done)
+        return RolloutEpisode(name, environment, seen, step.reward, step.won, step.done)
 
     def _apply_action(self, episode: RolloutEpisode, reply: Completion) -> Chat:
         """Take the action of a reply; return what the model reads next, or nothing if the episode is over."""
@@ -188,6 +190,7 @@ class EpisodeRollouts:
             return ()
         step: EnvironmentStep = episode.place.step(self._arena.action(reply.text))
         episode.reward = max(episode.reward, step.reward)
+        episode.won = episode.won or step.won
         episode.turns += 1
         if step.done or episode.turns == self._arena.most_turns:
             return ()

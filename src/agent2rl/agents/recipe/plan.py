@@ -9,8 +9,9 @@ MARGIN_SECONDS = 5.0
 """Safety margin at the end, in case the clock is read late."""
 SHORTEST_SECONDS = 5.0
 """A shorter training is not worth its submission."""
-FIRST_ROUND_SHARE, LATER_ROUND_SHARE = 1 / 4, 1 / 2
-"""Share of the remaining time that the first round trains for, and each later one."""
+FIRST_ROUND_SHARE = LATER_ROUND_SHARE = 1 / 2
+"""Share of the remaining time that the first round trains for, and each later one. SFT ends sooner if its
+epochs do."""
 FIRST_ROUND_SHARE_IN_WORLD = 0.55
 """Share of the first round with expert games, which are far cheaper than games that the model plays."""
 LONG_SECONDS = 300.0
@@ -39,8 +40,8 @@ WARM_UP_EPOCHS = 5
 """Epochs of a part of a warm-up, in which the learning rate falls to its end."""
 WARM_UP_GAMES, WARM_UP_EPISODES = 16, 4
 """Games that are played after each part, and episodes of each."""
-WARM_UP_REWARD = 0.25
-"""A warm-up ends when sampled episodes have this mean reward. GRPO compares episodes that end differently, so
+WARM_UP_WINS = 0.25
+"""A warm-up ends when this share of sampled episodes is won. GRPO compares episodes that end differently, so
 it needs some that succeed, and own games teach more than demonstrations do once there are."""
 PROBE_GAMES = 4
 """Games that are played to measure their speed."""

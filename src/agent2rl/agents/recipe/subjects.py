@@ -29,7 +29,7 @@ from agent2rl.training import models, prompts, rollouts
 from agent2rl.training.conversations import encode_demonstrations
 from agent2rl.training.data_parallel import DataParallelWorkers, count_workers
 from agent2rl.training.demonstrations import Demonstration, read_demonstrations
-from agent2rl.training.grpo import GrpoSettings, RolloutJob, grpo
+from agent2rl.training.grpo import GrpoRollout, GrpoSettings, RolloutJob, grpo
 from agent2rl.training.optimizer import TrainingSchedule
 from agent2rl.training.policy import TrainingSequence
 from agent2rl.training.progress import TrainingProgress
@@ -275,9 +275,13 @@ class WorldSubject:
         learner: PolicyLearner,
         began: float,
     ) -> float:
-        """Imitate in parts of some epochs until the model plays well enough for GRPO, or time is up."""
+        """Imitate in parts of some epochs until the model plays well enough for GRPO, or time is up.
+
+        It plays only if the result decides whether another part follows: playing takes time, too.
+        """
         longest = 0.0
-        for part in range(math.ceil(settings.epochs / plan.WARM_UP_EPOCHS)):
+        last = math.ceil(settings.epochs / plan.WARM_UP_EPOCHS) - 1
+        for part in range(last + 1):
             spent = time.monotonic() - began
             left = this_round.seconds - spent
             if left < longest:
@@ -285,24 +289,31 @@ class WorldSubject:
             parted = replace(
                 settings, epochs=plan.WARM_UP_EPOCHS, seconds=left, seed=100 * this_round.seed + part
             )
-            imitate(learner.model, rows, parted, this_round.progress)
-            if self._can_learn_from_play(this_round, learner):
+            trained = imitate(learner.model, rows, parted, this_round.progress).seconds
+            if part == last or left - trained < trained or self._can_learn_from_play(this_round, learner):
                 break
             longest = max(longest, time.monotonic() - began - spent)
         return time.monotonic() - began
 
     def _can_learn_from_play(self, this_round: TrainingRound, learner: PolicyLearner) -> bool:
-        """Play some games, and check whether episodes succeed often enough for GRPO."""
+        """Play some games, and check whether episodes are won often enough for GRPO.
+
+        A part of the reward does not count, because it can come long before the first win.
+        """
         games = self._sample_games(plan.WARM_UP_GAMES, this_round.seed)
         groups = self._play_groups(games, this_round, learner, plan.WARM_UP_EPISODES)
-        reward = fmean(reward for rewards in groups for reward in rewards)
-        print(f"sft: sampled reward {reward:.2f}", flush=True)
-        return reward >= plan.WARM_UP_REWARD
+        episodes = [episode for group in groups for episode in group]
+        won, reward = (
+            fmean(episode.won for episode in episodes),
+            fmean(episode.reward for episode in episodes),
+        )
+        print(f"sft: {won:.2f} of sampled episodes won, reward {reward:.2f}", flush=True)
+        return won >= plan.WARM_UP_WINS
 
     def _play_groups(
         self, games: Sequence[Example], this_round: TrainingRound, learner: PolicyLearner, episodes: int
-    ) -> list[list[float]]:
-        """Play so many episodes of each game, and return their rewards."""
+    ) -> list[list[GrpoRollout]]:
+        """Play so many episodes of each game."""
         sampler = PolicySampler(learner.model, learner.tokenizer)
         source = rollouts.EpisodeRollouts(sampler, self.arena, games, episodes)
         try:
@@ -313,7 +324,7 @@ class WorldSubject:
         finally:
             source.close()
             sampler.close()
-        return [[rollout.reward for rollout in group] for groups in played for group in groups]
+        return [group for groups in played for group in groups]
 
     def _collect_demonstrations(
         self, this_round: TrainingRound, learner: PolicyLearner

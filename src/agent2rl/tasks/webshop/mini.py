@@ -126,7 +126,7 @@ def _make_product_line(dice: random.Random, category: str, thing: str) -> list[_
         }
         known: dict[str, JsonValue] = {
             "attributes": [material, look],
-            "instruction": f"Find me a {look} {thing} of {material}",
+            "instruction": f"Find me a {look} {material} {thing}",
             "instruction_attributes": [material, look],
         }
         line.append((row, known, part))
@@ -134,7 +134,13 @@ def _make_product_line(dice: random.Random, category: str, thing: str) -> list[_
 
 
 def _draw_options(dice: random.Random, category: str) -> dict[str, JsonValue]:
-    options: dict[str, JsonValue] = {"color": [{"value": colour} for colour in dice.sample(COLOURS, 4)]}
+    """Draw four colours, and sizes for clothes.
+
+    `all` comes first, so that a colour has the same token in an action as on a page: after a bracket, `red`
+    is another token than after a blank, and a small model copies tokens long before it spells words.
+    """
+    colours = [f"all {colour}" for colour in dice.sample(COLOURS, 4)]
+    options: dict[str, JsonValue] = {"color": [{"value": colour} for colour in colours]}
     if category == CLOTHES:
         options["size"] = [{"value": "small"}, {"value": "large"}]
     return options
