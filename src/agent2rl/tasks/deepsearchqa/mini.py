@@ -1,7 +1,4 @@
-"""DeepSearchQA in miniature: a generated library, and questions that take several searches in it.
-
-The splits share no entities, pages or paths of links.
-"""
+"""DeepSearchQA in miniature: questions that take several searches in a generated library."""
 
 from dataclasses import dataclass, replace
 from functools import cache
@@ -15,15 +12,13 @@ from agent2rl.environments.search.environment import CORPUS_FOLDER, STEPS
 from agent2rl.evaluators.task_data import read_prompts
 from agent2rl.tasks.deepsearchqa import EVALUATOR
 from agent2rl.tasks.deepsearchqa import TASK as DEEPSEARCHQA
-from agent2rl.tasks.deepsearchqa.facts import Part, generate_facts
-from agent2rl.tasks.deepsearchqa.pages import write_pages
+from agent2rl.tasks.deepsearchqa.library import (
+    GeneratedQuestion,
+    Part,
+    generate_facts,
+    generate_questions,
+)
 from agent2rl.tasks.deepsearchqa.paper import build_profile
-from agent2rl.tasks.deepsearchqa.questions import GeneratedQuestion, generate_questions
-
-# The corpus of a split, and questions that it answers; deterministic
-
-SHOWN, SNIPPET_WORDS = 4, 16
-"""Small, because a tiny model has a small context."""
 
 
 @dataclass(frozen=True)
@@ -45,10 +40,8 @@ class MiniLibrary:
 
 
 def build_library(split: Part, count: int) -> MiniLibrary:
-    world = generate_facts(split)
-    pages = write_pages(split, world)
-    search = LocalCorpus(pages.documents, SHOWN, SNIPPET_WORDS)
-    return MiniLibrary(split, search, generate_questions(split, world, pages, search, count))
+    facts = generate_facts(split)
+    return MiniLibrary(split, facts.search, generate_questions(split, facts, count))
 
 
 def build_example(question: GeneratedQuestion, name: str, corpus: str, steps: int = STEPS) -> Example:
@@ -58,10 +51,10 @@ def build_example(question: GeneratedQuestion, name: str, corpus: str, steps: in
         question.problem,
         "\n".join(question.walkthrough),
         {
-            "problem_category": question.category,
+            "problem_category": question.path[-1],
             "answer_type": question.answer_type,
             "kind": question.kind,
-            "items": [list(names) for names in question.items],
+            "items": [[name] for name in question.items],
             "documents": list(question.documents),
             "corpus": corpus,
             "steps": steps,
@@ -69,7 +62,7 @@ def build_example(question: GeneratedQuestion, name: str, corpus: str, steps: in
     )
 
 
-COUNTS: dict[Part, int] = {"train": 300, "feedback": 400, "heldout": 400}
+COUNTS: dict[Part, int] = {"train": 600, "feedback": 400, "heldout": 400}
 DEMONSTRATIONS = 96
 """The expert help of a run unless the user chooses another level."""
 PROMPTS = read_prompts(Path(__file__).with_name("mini_prompts.toml"))
@@ -108,13 +101,14 @@ TASK: Task = replace(
     + """
 ## The miniature
 
-The pages are generated. `data/corpus/documents.jsonl` has the pages of the training questions. A search
-finds at most four pages. The questions that are used for scoring ask about other things, on other pages, with
-other links between the pages.
+The library is generated: places, with links to other places, and cats. `data/corpus/documents.jsonl` has
+the pages of the training questions. Each page tells one link of one place. A search shows at most three
+pages, and of each one name; `open[…]` shows all cats of a place. The questions that are used for scoring ask
+about other places, on other pages, along other paths of links.
 
 In `train.jsonl`, `answer` has actions that find the answer, one per line. It is empty unless the run has the
-full expert. `items` has the correct items, each with all its names, in place of `gold`. `documents` names the
-pages that contain the answer.
+full expert. `items` has the correct items in place of `gold`. `documents` names the pages that lead to the
+answer. `kind` is `two` or `three`, for the links to a place, or `set`, for the cats of a place.
 """,
     load=load,
     evaluator=replace(
