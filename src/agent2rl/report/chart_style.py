@@ -210,7 +210,7 @@ def _render_svg(figure: Figure) -> str:
 # So a figure is described once: what its lines show on paper is what a reader can point at.
 
 
-UNNAMED = re.compile(r"_child\d+|_nolegend_|_?")
+UNNAMED = re.compile(r"_(?:child|container)\d+|_nolegend_|_?")
 """Matches the names that matplotlib gives to lines without one."""
 CAPS = ("_", "|")
 """Markers of the caps of error bars, which are lines of their own."""

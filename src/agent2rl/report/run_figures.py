@@ -166,10 +166,8 @@ def _draw_points(
     above = [max(0.0, each.ci.high - each.value) for each in scores]
     look: dict[str, Any] = {"markerfacecolor": colour if filled else CARD, "markersize": 5, "zorder": 3}
     values = [each.value for each in scores]
-    bars = axes.errorbar(
-        places, values, [below, above], fmt="o", color=colour, elinewidth=1.1, capsize=2.5, **look
-    )
-    bars.lines[0].set_label(f"_{name}")
+    look |= {"fmt": "o", "color": colour, "elinewidth": 1.1, "capsize": 2.5, "label": f"_{name}"}
+    axes.errorbar(places, values, [below, above], **look)
 
 
 def _annotate_point(axes: Axes, place: float, value: float, text: str) -> None:
