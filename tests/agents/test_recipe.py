@@ -54,7 +54,7 @@ def job(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> train.R
 def test_rounds_fill_the_budget_and_never_overrun_it(budget: float, cost: float) -> None:
     remaining, count = budget, 0
     while seconds := plan.plan_training_seconds(
-        remaining, cost, first=plan.FIRST_ROUND_SHARE if count == 0 else 0.0
+        remaining, cost, first=plan.ROUND_SHARE if count == 0 else 0.0
     ):
         assert seconds >= min(plan.SHORTEST_SECONDS, cost)
         remaining -= seconds + cost
@@ -88,7 +88,7 @@ def test_sampled_answers_have_room_for_nearly_every_training_answer(lengths: lis
 
 def test_a_short_budget_for_questions_has_nearly_half_of_it_for_sft_and_one_round_of_grpo() -> None:
     remaining, cost = 180.0, 18.0
-    sft = plan.plan_training_seconds(remaining, cost, first=plan.FIRST_ROUND_SHARE)
+    sft = plan.plan_training_seconds(remaining, cost, first=plan.ROUND_SHARE)
     assert 0.4 * remaining < sft < 0.5 * remaining
     left = remaining - sft - cost
     grpo = plan.plan_training_seconds(left, cost)

@@ -259,3 +259,11 @@ def test_the_time_of_many_requests_takes_no_more_memory_than_that_of_some() -> N
     finally:
         tracemalloc.stop()
     assert spans.seconds == 50_000
+
+
+def test_a_request_that_outlasts_thousands_of_others_does_not_count_their_time_twice() -> None:
+    spans = IntervalUnion()
+    for number in range(10_000):
+        spans.add_interval(number, number + 0.5)
+    spans.add_interval(0, 10_000)
+    assert 5_000 < spans.seconds <= 10_000

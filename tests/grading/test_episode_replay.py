@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from agent2rl import registry
 from agent2rl.core.environment import EnvironmentStep
 from agent2rl.core.errors import Agent2RLError, Refusal
+from agent2rl.core.records import Rollouts
 from agent2rl.core.task import Example
 from agent2rl.environments.adapters import EpisodeTrace, open_world
 from agent2rl.environments.examples import MOST_REPLAYED_BYTES
@@ -332,7 +333,8 @@ report_episodes([EpisodeTrace(world.games[0].id, ("look", "look"), 0.0, False)])
 """
 
 
-def test_what_the_adapters_play_is_reported_and_can_be_replayed(tmp_path: Path) -> None:
+def replay_what_is_reported(tmp_path: Path, program: str) -> Rollouts:
+    """Run a program as an agent, and replay the episodes that it reports."""
     with open_recorded_meter(tmp_path / "runs") as one:
         batches: list[EpisodeReport] = []
 
@@ -343,13 +345,17 @@ def test_what_the_adapters_play_is_reported_and_can_be_replayed(tmp_path: Path) 
                 batches.append(EpisodeReport.model_validate_json(body))
             return 200
 
-        run_agent(tmp_path, ALL_WAYS, answer, one.meter.key)
+        run_agent(tmp_path, program, answer, one.meter.key)
         one.meter.replay_in(open_world(tmp_path / "data"), fail)
         for batch in batches:
             one.meter.accept_episodes(batch)
-        totals = one.meter.close()
-        assert totals.claimed.model_dump() == {"episodes": 6, "steps": 154, "successes": 0}
-        assert totals.replayed == totals.claimed
+        return one.meter.close()
+
+
+def test_what_the_adapters_play_is_reported_and_can_be_replayed(tmp_path: Path) -> None:
+    totals = replay_what_is_reported(tmp_path, ALL_WAYS)
+    assert totals.claimed.model_dump() == {"episodes": 6, "steps": 154, "successes": 0}
+    assert totals.replayed == totals.claimed
 
 
 LEFT_OPEN = """
@@ -372,23 +378,9 @@ child.join()
 def test_episodes_that_are_open_when_their_process_ends_are_reported_with_their_actions(
     tmp_path: Path,
 ) -> None:
-    with open_recorded_meter(tmp_path / "runs") as one:
-        batches: list[EpisodeReport] = []
-
-        def answer(path: str, body: bytes) -> int:
-            if path == "/rollouts":
-                one.meter.count_claim(RolloutReport.model_validate_json(body))
-            else:
-                batches.append(EpisodeReport.model_validate_json(body))
-            return 200
-
-        run_agent(tmp_path, LEFT_OPEN, answer, one.meter.key)
-        one.meter.replay_in(open_world(tmp_path / "data"), fail)
-        for batch in batches:
-            one.meter.accept_episodes(batch)
-        totals = one.meter.close()
-        assert totals.claimed.model_dump() == {"episodes": 2, "steps": 2, "successes": 0}
-        assert totals.replayed == totals.claimed
+    totals = replay_what_is_reported(tmp_path, LEFT_OPEN)
+    assert totals.claimed.model_dump() == {"episodes": 2, "steps": 2, "successes": 0}
+    assert totals.replayed == totals.claimed
 
 
 def test_a_report_without_an_answer_is_sent_again_and_a_refused_one_is_not(tmp_path: Path) -> None:

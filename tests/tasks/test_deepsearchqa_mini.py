@@ -5,7 +5,7 @@ import json
 import random
 from contextlib import closing
 from functools import cache
-from itertools import combinations
+from itertools import chain, combinations
 from pathlib import Path
 
 import pytest
@@ -124,7 +124,7 @@ def test_no_two_things_have_one_name() -> None:
     for split in COUNTS:
         facts = generate_facts(split)
         cats = [cat for (_, link), found in facts.links.items() if link == "cats" for cat in found]
-        names = [normalize_text(thing.partition(" ")[2]) for thing in (*facts.places, *cats)]
+        names = [normalize_text(thing.partition(" ")[2]) for thing in (*chain(*facts.places.values()), *cats)]
         assert len(set(names)) == len(names)
 
 

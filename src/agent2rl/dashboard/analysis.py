@@ -186,11 +186,9 @@ def _draw_trajectories(runs: Sequence[LiveRunStatus], narrow: bool) -> Figure | 
             places, values, [low, high], fmt="o-", color=colour, markersize=4, elinewidth=1, label=label
         )
         if run.view.baseline:
-            label = (
-                "_untouched model"
-                if at != drawn[0][0]
-                else "untouched" + (" models" if len(drawn) > 1 else " model")
-            )
+            label = "untouched models" if len(drawn) > 1 else "untouched model"
+            if at != drawn[0][0]:
+                label = "_untouched model"  # one line in the legend stands for all
             value = run.view.baseline.value
             axes.axhline(value, color=BASE, linestyle=(0, (4, 3)), linewidth=0.9, label=label)
     axes.set_ylabel("score, %")

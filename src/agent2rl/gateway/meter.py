@@ -10,6 +10,7 @@ before the end of an answer would make it free.
 """
 
 import asyncio
+import math
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
@@ -67,20 +68,26 @@ class AdmissionTicket(Protocol):
 
 
 MOST_APART = 4096
+"""Maximum intervals that a union keeps."""
 
 
 class IntervalUnion:
     """The total length of the union of intervals.
 
-    It keeps the last ones that do not touch each other. An interval that spans more of them than it keeps
-    counts twice in part, which a request would have to outlast thousands of others for.
+    It keeps only the last ones that do not touch each other. Of an interval that is added later, what lies
+    before them does not count.
     """
 
     def __init__(self) -> None:
         self.seconds = 0.0
         self._apart: list[tuple[float, float]] = []
+        self._forgotten = -math.inf
+        """The end of the last interval that is no longer kept."""
 
     def add_interval(self, begin: float, end: float) -> None:
+        begin = max(begin, self._forgotten)
+        if end <= begin:
+            return
         first = bisect_left(self._apart, (begin, end))
         if first and self._apart[first - 1][1] >= begin:
             first -= 1
@@ -92,7 +99,8 @@ class IntervalUnion:
         self._apart[first:last] = [(begin, end)]
         self.seconds += end - begin
         # Without this, a gateway that answered millions of requests would remember the time of each.
-        del self._apart[:-MOST_APART]
+        if len(self._apart) > MOST_APART:
+            self._forgotten = self._apart.pop(0)[1]
 
 
 class UsageMeter:

@@ -9,9 +9,8 @@ MARGIN_SECONDS = 5.0
 """Safety margin at the end, in case the clock is read late."""
 SHORTEST_SECONDS = 5.0
 """A shorter training is not worth its submission."""
-FIRST_ROUND_SHARE = LATER_ROUND_SHARE = 1 / 2
-"""Share of the remaining time that the first round trains for, and each later one. SFT ends sooner if its
-epochs do."""
+ROUND_SHARE = 1 / 2
+"""Share of the remaining time that a round trains for. SFT ends sooner if its epochs do."""
 FIRST_ROUND_SHARE_IN_WORLD = 0.55
 """Share of the first round with expert games, which are far cheaper than games that the model plays."""
 LONG_SECONDS = 300.0
@@ -67,9 +66,7 @@ def plan_training_seconds(remaining: float, cost: float, first: float = 0.0) -> 
     usable = remaining - MARGIN_SECONDS - cost
     if usable < max(SHORTEST_SECONDS, cost):
         return 0.0
-    share = (
-        first * usable if first else max(LATER_ROUND_SHARE * usable, LONG_SECONDS, TRAINING_TO_COST * cost)
-    )
+    share = first * usable if first else max(ROUND_SHARE * usable, LONG_SECONDS, TRAINING_TO_COST * cost)
     share = max(share, SHORTEST_SECONDS)
     return share if usable - share - cost > SHORTEST_SHARE * share else usable
 

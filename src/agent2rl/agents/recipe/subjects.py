@@ -303,10 +303,8 @@ class WorldSubject:
         games = self._sample_games(plan.WARM_UP_GAMES, this_round.seed)
         groups = self._play_groups(games, this_round, learner, plan.WARM_UP_EPISODES)
         episodes = [episode for group in groups for episode in group]
-        won, reward = (
-            fmean(episode.won for episode in episodes),
-            fmean(episode.reward for episode in episodes),
-        )
+        won = fmean(episode.won for episode in episodes)
+        reward = fmean(episode.reward for episode in episodes)
         print(f"sft: {won:.2f} of sampled episodes won, reward {reward:.2f}", flush=True)
         return won >= plan.WARM_UP_WINS
 

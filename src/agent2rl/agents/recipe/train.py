@@ -116,11 +116,7 @@ class RecipeJob:
     @property
     def first(self) -> float:
         """The share of the first round."""
-        return (
-            plan.FIRST_ROUND_SHARE_IN_WORLD
-            if isinstance(self.subject, WorldSubject)
-            else plan.FIRST_ROUND_SHARE
-        )
+        return plan.FIRST_ROUND_SHARE_IN_WORLD if isinstance(self.subject, WorldSubject) else plan.ROUND_SHARE
 
     @property
     def submits_warm_up(self) -> bool:

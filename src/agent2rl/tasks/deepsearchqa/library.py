@@ -111,15 +111,13 @@ class GeneratedQuestion:
 
 @dataclass(frozen=True)
 class FactLibrary:
+    places: dict[str, list[str]]
+    """The places of each kind."""
     links: dict[tuple[str, str], tuple[str, ...]]
     """Place and link → the places or cats that it leads to."""
     ids: dict[tuple[str, str], str]
     """Place and link → the id of the document that tells it."""
     search: LocalCorpus
-
-    @property
-    def places(self) -> tuple[str, ...]:
-        return tuple(place for place, link in self.links if link == CATS)
 
 
 def generate_facts(split: Part) -> FactLibrary:
@@ -143,7 +141,7 @@ def generate_facts(split: Part) -> FactLibrary:
         SearchDocument(ids[place, link], f"{place}'s {link}", ", ".join(targets))
         for (place, link), targets in links.items()
     ]
-    return FactLibrary(links, ids, LocalCorpus(documents, SHOWN, SNIPPET_WORDS))
+    return FactLibrary(places, links, ids, LocalCorpus(documents, SHOWN, SNIPPET_WORDS))
 
 
 def generate_questions(split: Part, facts: FactLibrary, count: int) -> tuple[GeneratedQuestion, ...]:
@@ -159,7 +157,7 @@ def generate_questions(split: Part, facts: FactLibrary, count: int) -> tuple[Gen
 
 def _draw_question(dice: random.Random, split: Part, facts: FactLibrary, kind: str) -> GeneratedQuestion:
     path = pick_one(dice, list_paths(split, kind))
-    first = pick_one(dice, [place for place in facts.places if place.startswith(path[0])])
+    first = pick_one(dice, facts.places[path[0]])
     found: tuple[str, ...] = (first,)
     actions, documents = [], []
     for link in path[1:]:
