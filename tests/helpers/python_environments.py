@@ -26,6 +26,9 @@ def make_conda_prefix(place: Path) -> Path:
     library = place / "lib" / SHORT
     shutil.copytree(sysconfig.get_path("stdlib"), library, symlinks=True, ignore=LEFT_OUT)
     (library / "site-packages").mkdir()
+    (place / "lib" / "python3").mkdir()
+    # A copy of Debian's interpreter looks for packages only here.
+    (place / "lib" / "python3" / "dist-packages").symlink_to(f"../{SHORT}/site-packages")
     (place / "conda-meta").mkdir()
     version = ".".join(map(str, sys.version_info[:3]))
     (place / "conda-meta" / f"python-{version}-h1234_0.json").write_text("{}")

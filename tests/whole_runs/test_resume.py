@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
@@ -396,7 +396,8 @@ def harness_with_a_stopped_heart(path: Path) -> Iterator[tuple["subprocess.Popen
             yield harness, heart
         finally:
             harness.kill()
-            os.kill(heart, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it ends by itself once it has noted the death
+                os.kill(heart, signal.SIGKILL)
 
 
 def test_a_harness_beats_itself_while_its_heart_gets_no_time(tmp_path: Path) -> None:
