@@ -1,5 +1,7 @@
 """Builds the site of docs/: `python scripts/site/build.py FOLDER` writes FOLDER/docs and of it FOLDER/site.
 
+Its leaderboard is that of the smoke campaign, or of the bundles in a folder that is named after FOLDER.
+
 docs/ is plain Markdown that a forge shows as it is. Three things differ in the site: links that leave docs/
 lead to pages of the site, fences say their title in the generator's way, and `<!-- from the code: NAME -->`
 gives way to what the code says. That is done to a copy and not by a plugin, so that any generator will do.
@@ -22,7 +24,7 @@ from mkdocs.commands import build as mkdocs
 from mkdocs.config import load_config
 
 ROOT = Path(__file__).resolve().parents[2]
-SMOKE_RUNS = "results/smoke/runs"
+SMOKE_RUNS = ROOT / "docs/results/smoke/runs"
 TITLE = re.compile(r"^```(\w+) title=(\S+)$", re.M)
 MARK = re.compile(r"^<!-- from the code: ([\w-]+) -->$", re.M)
 
@@ -43,19 +45,19 @@ def prepare(docs: Path, target: Path) -> None:
     (target / "reference" / "openapi.json").write_text(json.dumps(contents.openapi(), indent=2))
 
 
-def build(folder: Path) -> Path:
+def build(folder: Path, runs: Path = SMOKE_RUNS) -> Path:
     prepare(ROOT / "docs", folder / "docs")
     site = folder / "site"
     config = load_config(
         str(ROOT / "mkdocs.yml"), docs_dir=str(folder / "docs"), site_dir=str(site), strict=True
     )
     mkdocs.build(config)
-    build_leaderboard(ROOT / "docs" / SMOKE_RUNS, site / "leaderboard")
+    build_leaderboard(runs, site / "leaderboard")
     return site
 
 
 def build_leaderboard(runs: Path, target: Path) -> None:
-    """Build the public leaderboard of the smoke campaign, if its bundles are there."""
+    """Build the public leaderboard of the bundles in a folder, if there are any."""
     if any(runs.glob("*.tar.zst")):
         command = (sys.executable, "-m", "agent2rl.cli.main", "site", str(runs), "-o", str(target))
         title = ("--title", "The smoke campaign", "--require-verified")
@@ -64,4 +66,4 @@ def build_leaderboard(runs: Path, target: Path) -> None:
 
 if __name__ == "__main__":
     logging.basicConfig(format="%(levelname)s: %(message)s")
-    print(f"Open in a browser: {build(Path(sys.argv[1]).resolve()) / 'index.html'}")
+    print(f"Open in a browser: {build(*(Path(name).resolve() for name in sys.argv[1:])) / 'index.html'}")

@@ -101,6 +101,7 @@ def test_whoever_asks_for_the_end_is_heard_though_nothing_can_be_written(tmp_pat
         assert session.read_stop_request() == how
 
 
+@pytest.mark.thorough
 def test_a_campaign_that_is_killed_leaves_no_run_behind_and_the_next_one_does_it(
     launcher: RunLauncher,
 ) -> None:

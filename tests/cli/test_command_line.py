@@ -45,8 +45,8 @@ class CommandedRun:
 
 @pytest.fixture(scope="module")
 def shipped_run(shared_launcher: RunLauncher) -> CommandedRun:
-    """A run of the script that comes along."""
-    return CommandedRun.start(shared_launcher, "--agent", "script", "--budget", "20m")
+    """A run with nothing but a task: of the script that comes along."""
+    return CommandedRun.start(shared_launcher)
 
 
 @pytest.fixture(scope="module")
@@ -114,18 +114,30 @@ def test_a_wrong_command_line_exits_2_says_why_and_leaves_nothing(
 def test_a_run_of_nothing_has_a_baseline_and_no_score(
     runs_of_nothing: tuple[CommandedRun, CommandedRun],
 ) -> None:
-    result = json.loads((runs_of_nothing[0].root / "result.json").read_text())
+    done, root = runs_of_nothing[0].done, runs_of_nothing[0].root
+    assert done.stderr.startswith("watch:  ")  # from its first line on one knows how to look at it
+    result = json.loads((root / "result.json").read_text())
     assert result["ending"] == "completed"
     assert result["baseline"]["value"] >= 0
     assert result["score"] is None
     assert result["improvement"] is None
 
 
+def test_a_run_with_nothing_but_a_task_explains_its_choices_in_three_lines(shipped_run: CommandedRun) -> None:
+    done, root = shipped_run.done, shipped_run.root
+    sandbox = json.loads((root / "spec.json").read_text())["sandbox"]
+    assert done.stderr.splitlines()[:4] == [
+        "agent:  script, which needs no LLM. Another: --agent NAME (agent2rl list agents)",
+        "model:  abacus. Another: --model NAME (agent2rl list models)",
+        f"limits: 10 min for the agent, in the sandbox {sandbox}. Others: --budget, --sandbox",
+        f"watch:  agent2rl view {root.parent}",
+    ]
+
+
 def test_the_shipped_script_rises_and_its_gain_is_real(shipped_run: CommandedRun) -> None:
     done, root = shipped_run.done, shipped_run.root
     assert "submission 3 scored" in done.stderr
     assert "report: " in done.stdout
-    assert done.stderr.startswith("watch:  ")  # from its first line on one knows how to look at it
     assert f"view {root.parent}" in done.stdout
     page = (root / "report" / "report.md").read_text()
     assert "figures/scores.svg" in page

@@ -1,25 +1,10 @@
-"""`agent2rl run` with nothing but a task: it asks nothing, and says what it chose."""
-
-import json
+"""What `agent2rl run` chooses if it is told little."""
 
 import pytest
 
 from agent2rl.cli.run_defaults import choose_agent_and_model
 from agent2rl.core.errors import UserError
 from tests.helpers.run_launcher import RunLauncher
-
-
-def test_a_run_with_nothing_but_a_task_explains_its_choices_in_three_lines(launcher: RunLauncher) -> None:
-    done = launcher.cli("run", "--task", "gsm8k-mini", "--no-report")
-    assert done.returncode == 0, done.stderr
-    sandbox = json.loads(next(launcher.runs.glob("*/spec.json")).read_text())["sandbox"]
-    assert done.stderr.splitlines()[:4] == [
-        "agent:  script, which needs no LLM. Another: --agent NAME (agent2rl list agents)",
-        "model:  abacus. Another: --model NAME (agent2rl list models)",
-        f"limits: 10 min for the agent, in the sandbox {sandbox}. Others: --budget, --sandbox",
-        f"watch:  agent2rl view {launcher.runs}",
-    ]
-    assert "submission 3 scored" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import httpx
+import pytest
 
 from agent2rl.record.paths import RunPaths
 from agent2rl.report import chart_style
@@ -31,6 +32,7 @@ def fetch_trainings(board: DashboardServer) -> str:
     raise TimeoutError
 
 
+@pytest.mark.thorough
 def test_the_training_curves_of_the_compared_runs_are_in_one_figure(
     finished: RunPaths, tmp_path: Path
 ) -> None:

@@ -99,11 +99,11 @@ def reference(model: LoadedModel, prompt: str, max_tokens: int, special: bool = 
     ],
 )
 def test_answers_are_the_same_in_batches_of_every_size(model: LoadedModel, sampling: Sampling) -> None:
-    chats = some_chats(64)
-    with roomy(model, rows=64) as engine:
+    chats = some_chats(32)
+    with roomy(model, rows=32) as engine:
         expected = engine.generate(chats, sampling)
-    assert len({answer.text for answer in expected}) > 50
-    for rows, read, tokens in [(1, 1, 1), (3, 100, 1 << 20), (7, 4096, 400), (64, 300, 2000)]:
+    assert len({answer.text for answer in expected}) > 25
+    for rows, read, tokens in [(1, 1, 1), (3, 100, 1 << 20), (7, 4096, 400), (32, 300, 2000)]:
         with roomy(model, rows, read, tokens) as engine:
             assert engine.generate(chats, sampling) == expected
 

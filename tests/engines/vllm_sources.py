@@ -5,6 +5,7 @@ kept under build/. Where the registry is out of reach, the tests that need them 
 """
 
 import ast
+import functools
 import hashlib
 import re
 import shlex
@@ -35,6 +36,7 @@ PYPI = "https://pypi.org/simple"
 class VllmSources:
     root: Path
 
+    @functools.cache  # noqa: B019, there is one of these
     def module(self, name: str) -> tuple[ast.Module, bool]:
         """A module's tree, and whether it is a package."""
         base = self.root / name.replace(".", "/")

@@ -77,7 +77,14 @@ Told = Callable[[Weights], LineageReport]
 
 
 @pytest.mark.parametrize(
-    "rate", [1e-5, pytest.param(1e-4, marks=THOROUGH), 1e-3, pytest.param(3e-3, marks=THOROUGH), 1e-2]
+    "rate",
+    [
+        1e-5,
+        pytest.param(1e-4, marks=THOROUGH),
+        pytest.param(1e-3, marks=THOROUGH),
+        pytest.param(3e-3, marks=THOROUGH),
+        1e-2,
+    ],
 )
 def test_a_fine_tuned_child_is_derived(parent: LlamaForCausalLM, told: Told, rate: float) -> None:
     report = told(get_weights(model_families.finetune_child(parent, rate)))
@@ -347,7 +354,7 @@ def test_a_mixture_with_a_stranger_is_not_derived_and_its_share_is_told(
     assert report.retained == pytest.approx(1 - share, abs=0.05)
 
 
-@pytest.mark.parametrize("which", ["stranger", "distant_stranger"])
+@pytest.mark.parametrize("which", ["stranger", pytest.param("distant_stranger", marks=THOROUGH)])
 @pytest.mark.parametrize("per_matrix", [True, False])
 @pytest.mark.parametrize(
     "factor", [0.3, pytest.param(0.5, marks=THOROUGH), pytest.param(0.7, marks=THOROUGH), 0.95]

@@ -237,7 +237,7 @@ say(final=submit(OUTPUT / "trl"), checkpoint=submit(OUTPUT / "trl" / "checkpoint
 
 @pytest.fixture(scope="module")
 def honest(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> FinishedRun:
-    return run_agent(tmp_path_factory.mktemp("honest"), cache, HONEST + TRAINER)
+    return run_agent(tmp_path_factory.mktemp("honest"), cache, HONEST)
 
 
 @pytest.mark.parametrize("name", ["whole", "tokens_and_format", "adapter"])
@@ -256,14 +256,16 @@ def test_weights_in_half_precision_in_shards_or_without_other_files_are_scored(
         assert (answer["verdict"], answer["lineage"]) == ("scored", "derived"), answer
 
 
-def test_what_trl_leaves_beside_the_model_is_left_out_and_named(honest: FinishedRun) -> None:
-    answer, checkpoint = honest.said["final"], honest.said["checkpoint"]
+@pytest.mark.thorough
+def test_what_trl_leaves_beside_the_model_is_left_out_and_named(tmp_path: Path, cache: Path) -> None:
+    done = run_agent(tmp_path, cache, HONEST + TRAINER)
+    answer, checkpoint = done.said["final"], done.said["checkpoint"]
     for each in (answer, checkpoint):
         assert (each["verdict"], each["lineage"]) == ("scored", "derived"), each
     assert {"training_args.bin", "checkpoint-1"} <= {*answer["left_out"]}
     assert "Ignored, because not part of a model: " in answer["message"]
     assert {"optimizer.pt", "trainer_state.json"} <= {*checkpoint["left_out"]}
-    manifest = json.loads(honest.paths.submission_paths(answer["submission_id"]).manifest.read_text())
+    manifest = json.loads(done.paths.submission_paths(answer["submission_id"]).manifest.read_text())
     assert {file["path"] for file in manifest["files"]} == {
         *("chat_template.jinja", "config.json", "model.safetensors"),
         *("tokenizer.json", "tokenizer_config.json"),

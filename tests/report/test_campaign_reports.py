@@ -219,6 +219,7 @@ def test_a_heat_map_has_two_decimals() -> None:
     assert {"+6.25", "+16.25"} <= texts
 
 
+@pytest.mark.thorough
 def test_the_same_runs_in_any_order_give_the_same_page(tmp_path: Path) -> None:
     found = make_campaign_digests()
     shuffled = random.Random(3).sample(found, len(found))

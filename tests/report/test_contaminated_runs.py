@@ -136,6 +136,7 @@ def test_the_report_of_a_campaign_leaves_them_out_of_every_table_and_figure(runs
     assert "† cheat" in (folder / "figures/ranking.svg").read_text()
 
 
+@pytest.mark.thorough
 def test_the_dashboard_marks_them_and_ranks_without_them_unless_asked(tmp_path: Path) -> None:
     write_runs(tmp_path / "runs")
     with (

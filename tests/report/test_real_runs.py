@@ -257,6 +257,7 @@ def test_supervised_training_where_only_reinforcement_is_allowed_is_flagged(
     assert compliance.evidence
 
 
+@pytest.mark.thorough
 def test_a_warm_up_before_reinforcement_keeps_the_mode_that_is_oriented_to_it(
     shared_launcher: RunLauncher,
 ) -> None:

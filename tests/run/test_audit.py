@@ -293,6 +293,7 @@ def test_a_tool_result_cannot_leave_the_lines_of_the_transcript(paths: RunPaths)
     assert re.match(r"END [0-9a-f]{16} document \d+", shown[end])
 
 
+@pytest.mark.thorough
 def test_the_dashboard_shows_the_flags_of_an_audit(paths: RunPaths, tmp_path: Path) -> None:
     write_transcript(paths)
     audit_with(paths, *[make_reply(FETCHED)] * 3)

@@ -293,6 +293,7 @@ def test_without_the_extra_the_mend_names_it(place: Place) -> None:
     assert "agent2rl[hub]" in said["message"]
 
 
+@pytest.mark.thorough
 def test_a_run_on_a_hub_model_can_be_repeated_from_its_specification(
     place: Place, launcher: RunLauncher
 ) -> None:

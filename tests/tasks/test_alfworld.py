@@ -356,6 +356,7 @@ if world.expert:
     say(verdict=submit(mine))
 """
 OPTIONS = ("--task", "tests.helpers.short_alfworld:TASK", "--model", "seedling", "--budget", "20m")
+WITHOUT_TORCH = ("--engine", "scripted:tests.helpers.short_gsm8k:open_constant_model")
 
 
 @pytest.mark.thorough
@@ -388,8 +389,7 @@ def test_an_agent_plays_evaluates_and_submits_in_a_whole_run(launcher: RunLaunch
 
 
 def test_a_run_without_expert_hides_it(launcher: RunLauncher) -> None:
-    engine = ("--engine", "scripted:tests.helpers.short_gsm8k:open_constant_model")
-    done = launcher.run(AGENT, *OPTIONS, *engine, "--expert", "none", PYTHONPATH=str(ROOT))
+    done = launcher.run(AGENT, *OPTIONS, *WITHOUT_TORCH, "--expert", "none", PYTHONPATH=str(ROOT))
     assert done.code == 0, done.errors + done.log
     assert (done.said["expert"], done.said["hidden"], done.said["answer"]) == (False, True, "")
     spec = RunSpec.model_validate_json(done.paths.spec.read_bytes())
@@ -427,7 +427,7 @@ say(won=step.won)
 def test_a_run_with_a_number_of_demonstrations_has_them_as_a_file_and_no_expert(
     launcher: RunLauncher,
 ) -> None:
-    done = launcher.run(READER, *OPTIONS, "--expert", "5", PYTHONPATH=str(ROOT))
+    done = launcher.run(READER, *OPTIONS, *WITHOUT_TORCH, "--expert", "5", PYTHONPATH=str(ROOT))
     assert done.code == 0, done.errors + done.log
     assert (done.said["expert"], done.said["hidden"]) == (False, True)
     assert (done.said["shown"], done.said["ours"], done.said["won"]) == (5, True, True)

@@ -324,6 +324,7 @@ def test_searches_that_fail_are_a_failed_grading_and_no_score(launcher: RunLaunc
         assert not path.is_file() or secret not in path.read_text(errors="replace")
 
 
+@pytest.mark.thorough
 def test_a_judge_scores_in_the_sandbox_and_its_outage_is_no_score(
     launcher: RunLauncher, mini: Splits
 ) -> None:

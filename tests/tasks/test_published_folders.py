@@ -62,6 +62,7 @@ def test_an_rl_smith_folder_runs_unchanged(launcher: RunLauncher) -> None:
     assert run.said["description"] == "# smith-birds\n\nCount birds.\n"
 
 
+@pytest.mark.thorough
 def test_under_the_papers_protocol_an_rl_smith_folder_is_scored_on_its_training_data_with_a_warning(
     launcher: RunLauncher,
 ) -> None:

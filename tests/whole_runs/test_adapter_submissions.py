@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from agent2rl.grading.verify import verify_run
 from tests.helpers.run_launcher import RunLauncher
 
@@ -36,6 +38,7 @@ say(prompt=submit(save_adapter("prompt", peft_type="PROMPT_TUNING")))
 """
 
 
+@pytest.mark.thorough
 def test_an_adapter_scores_what_the_merged_model_scores(launcher: RunLauncher) -> None:
     run = launcher.run(ADAPT, "--budget", "20m")
     assert run.result.ending == "completed", (run.result.reason, run.log)

@@ -143,9 +143,10 @@ def model(launcher: RunLauncher) -> Path:
     ("spoil", "wrong"),
     [
         (truncated, "cannot be used: model.safetensors is not a valid safetensors file"),
-        (
+        pytest.param(
             without_a_sound_tokenizer,
             "The untouched model could not be graded: The tokenizer cannot be loaded",
+            marks=pytest.mark.thorough,
         ),
         pytest.param(
             with_nan,
