@@ -33,6 +33,8 @@ TORCH := torch==2.13.0
 # of tests/conftest.py: files with whole runs first.
 IN_PROCESSES := -n 4 --dist loadfile --no-loadscope-reorder
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Hundreds of processes share the compiled modules.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help demo test test-quick test-agents test-campaigns test-trackers test-interop test-vllm screenshots check docs fix lock clean bubblewrap
 .PHONY: chromium smollm2 lock-agent-gpu test-thorough test-attacks test-containers image

@@ -108,6 +108,7 @@ def _until(line: socket.socket, sign: bytes) -> None:
         heard += more
 
 
+@pytest.mark.thorough
 def test_an_analysis_is_made_once_and_kept_for_the_next_server(board: DashboardServer) -> None:
     while "aria-busy" in httpx.get(f"{board.url}/runs/{FINISHED}/analysis", timeout=120).text:
         time.sleep(0.2)

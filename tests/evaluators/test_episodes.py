@@ -113,7 +113,8 @@ def seedling(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-@pytest.mark.parametrize("samples", [pytest.param(1, marks=pytest.mark.thorough), 3])
+@pytest.mark.thorough
+@pytest.mark.parametrize("samples", [1, 3])
 def test_with_a_real_model_episodes_are_the_same_alone_and_together(seedling: Path, samples: int) -> None:
     settings = EvalSettings(seed=5, samples=samples)
     with registry.find_engine("transformers")(seedling) as engine:

@@ -435,6 +435,7 @@ say(**submit(trained("m")))
     assert "contamination.json was changed" in verified.stdout + verified.stderr
 
 
+@pytest.mark.thorough
 def test_an_honest_run_has_nothing_found(launcher: RunLauncher) -> None:
     run = launcher.run("submit(trained('m')); shutil.copytree(DATA, OUTPUT / 'data')", "--budget", "20m")
     summary = run.result.contamination

@@ -101,6 +101,7 @@ def test_a_small_model_is_graded_by_a_process_for_each_core_as_by_one(
     assert graded.results == alone.results
 
 
+@pytest.mark.thorough
 @several_cores
 def test_a_process_that_is_killed_fails_the_grading(seedling: Path, cache: Path, tmp_path: Path) -> None:
     def kill_forked(pids: list[int]) -> None:

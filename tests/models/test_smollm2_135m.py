@@ -147,6 +147,7 @@ def merged(word: str, ranks: dict[tuple[str, ...], int]) -> list[str]:
     return parts
 
 
+@pytest.mark.thorough
 def test_the_chat_template_is_the_files_own(tokenizer: Any, fields: dict[str, Any]) -> None:
     assert tokenizer.chat_template == fields["tokenizer.chat_template"]
     written = tokenizer.apply_chat_template(
@@ -190,6 +191,7 @@ def test_what_an_agent_saves_of_it_is_a_submission(model: Path, tmp_path: Path) 
     assert weights_sha256(tmp_path) == base.weights_sha256
 
 
+@pytest.mark.thorough
 def test_it_knows_the_capital_of_france(model: Path) -> None:
     asked = [
         (ChatMessage("user", "What is the capital of France?"),),

@@ -686,10 +686,12 @@ def open_files() -> int:
 
 def test_nothing_of_a_run_stays_open(cell: SandboxRunner, tmp_path: Path) -> None:
     cell.run("true")
-    before = open_files(), threading.active_count()
+    files, threads = open_files(), threading.active_count()
     cell.run("true")
     cell.run("sleep", "300", wall_seconds=0.3)
-    assert (open_files(), threading.active_count()) == before
+    # There may be fewer: those of other tests end at any time.
+    assert open_files() <= files
+    assert threading.active_count() <= threads
 
 
 def test_two_at_once_do_not_meet(isolation: Isolation, tmp_path: Path) -> None:

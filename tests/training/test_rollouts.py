@@ -82,7 +82,7 @@ def played(base: Path, games: Sequence[Example], group: int, seed: int = 5) -> l
         sampler.close()
 
 
-@pytest.mark.parametrize("name", ["seedling", "templated", "plain"])
+@pytest.mark.parametrize("name", ["seedling", "plain", pytest.param("templated", marks=pytest.mark.thorough)])
 def test_an_episode_in_training_is_token_for_token_the_one_that_would_be_graded(
     bases: dict[str, Path], name: str
 ) -> None:
@@ -161,7 +161,7 @@ def test_a_conversation_that_outgrows_the_context_ends_with_what_it_has(bases: d
     assert 0 < attempt.tokens <= 4 * SAMPLING.max_tokens
 
 
-@pytest.mark.parametrize("name", ["templated", "plain"])
+@pytest.mark.parametrize("name", ["templated", pytest.param("plain", marks=pytest.mark.thorough)])
 def test_a_model_that_knows_the_demonstrations_by_heart_plays_them_token_for_token(
     bases: dict[str, Path], name: str, tmp_path: Path
 ) -> None:

@@ -131,6 +131,7 @@ def test_code_that_was_typed_into_python_cannot_be_reproduced(
     assert "the code was typed or piped into Python and never saved: python - typed" in answer.reason
 
 
+@pytest.mark.thorough
 def test_steps_that_take_longer_than_the_budget_cannot_be_reproduced(
     shared_launcher: RunLauncher, session: RunPaths
 ) -> None:
