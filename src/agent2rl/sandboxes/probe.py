@@ -177,12 +177,14 @@ def _interfaces_up() -> set[str]:
 def _is_offline(port: int) -> bool:
     """Check that no address answers.
 
-    Where the host's interfaces are visible, a rule must refuse all, and the sockets must be the loopback's:
-    the rule knows only ports.
+    A sandbox with its own loopback may have its service socket at the port at which the host listens. Both
+    cannot be in one network, so that is no connection to the host. Where the host's interfaces are visible, a
+    rule must refuse all, and the sockets must be the loopback's: the rule knows only ports.
     """
     here = ("127.0.0.1", port)
     if _interfaces_up() == {"lo"}:
-        return not _can_connect(SOMEWHERE) and not _can_connect(here)
+        has_own_port = port == urlsplit(os.environ["SERVICE_URL"]).port
+        return not _can_connect(SOMEWHERE) and (has_own_port or not _can_connect(here))
     families = (socket.AF_INET, socket.AF_INET6)
     has_datagrams = any(_has_socket(family, socket.SOCK_DGRAM) for family in families)
     refused = _is_refused(SOMEWHERE) and _is_refused(here) and not has_datagrams
@@ -195,11 +197,12 @@ def _can_connect(address: tuple[str, int] | str, family: int = socket.AF_INET) -
         with socket.socket(family, socket.SOCK_STREAM) as link:
             link.settimeout(1)
             link.connect(address)
+            # Where nobody listens, a socket that gets the same port connects to itself.
+            return bool(link.getsockname() != link.getpeername())
     except TimeoutError:
         return True
     except OSError:
         return False
-    return True
 
 
 def _is_refused(address: tuple[str, int]) -> bool:
