@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -31,6 +32,13 @@ from tests.helpers.sandbox_runner import (
 
 SANDBOX = registry.find_sandbox("bubblewrap")
 GET = "urllib.request.urlopen({url}, timeout=20).read().decode()"
+
+
+def read_bwrap_help() -> str:
+    program = shutil.which("bwrap")
+    if program is None:
+        return ""
+    return subprocess.run([program, "--help"], capture_output=True, text=True, check=False).stdout
 
 
 @pytest.fixture(scope="module")
@@ -394,6 +402,7 @@ def test_a_grader_sees_the_cores_of_the_machine_and_an_agent_does_not(cell: Sand
     assert cell.shell("lscpu --parse=CPU,NODE", role="grader").code == 0
 
 
+@pytest.mark.skipif("--size" not in read_bwrap_help(), reason="bwrap before 0.7.0 cannot cap it")
 def test_shared_memory_is_bounded(cell: SandboxRunner) -> None:
     cell.shell("head -c 200M /dev/zero > /dev/shm/x; stat -c %s /dev/shm/x", memory=400 * MIB)
     assert int(cell.log.split()[-1]) <= 100 * MIB
@@ -782,3 +791,80 @@ def test_a_mount_that_only_root_can_read_is_named_with_its_mend(cell: SandboxRun
     closed.mkdir(mode=0o700)
     with pytest.raises(MachineError, match=r"chmod -R o\+rX"):
         cell.run("true", mounts=(Mount(closed, "closed"),))
+
+
+SINCE = {
+    "--perms": (0, 5, 0),
+    "--clearenv": (0, 5, 0),
+    "--size": (0, 7, 0),
+    "--disable-userns": (0, 8, 0),
+}
+"""The options that bwrap got after 0.4.0, and since when."""
+OLD_BWRAP = """\
+#!{python}
+import os, re, sys
+lacking, version, bwrap = {lacking!r}, {version!r}, {bwrap!r}
+if sys.argv[1] == "--version":
+    sys.exit(print("bubblewrap " + version))
+if sys.argv[1] == "--help":
+    lines = os.popen(bwrap + " --help").read().splitlines()
+    sys.exit(print(*(line for line in lines if not line.split()[:1] or line.split()[0] not in lacking), sep="\\n"))
+descriptor = sys.argv[sys.argv.index("--args") + 1]
+with open("/proc/self/fd/" + descriptor, "rb") as file:
+    given = file.read().decode().split("\\0")
+for option in given:
+    if option in lacking:
+        sys.exit("bwrap: Unknown option " + option)
+os.execv(bwrap, ["bwrap", *sys.argv[1:]])
+"""
+
+
+def make_old_bwrap(folder: Path, version: str, *lacking: str) -> None:
+    """Write a program that refuses what a version of bwrap does not know, and is the installed one else."""
+    program = folder / "bwrap"
+    number = tuple(map(int, version.split(".")))
+    unknown = {*lacking, *(option for option, since in SINCE.items() if number < since)}
+    bwrap = shutil.which("bwrap")
+    text = OLD_BWRAP.format(python=sys.executable, lacking=unknown, version=version, bwrap=bwrap)
+    program.write_text(text)
+    program.chmod(0o755)
+
+
+@pytest.mark.parametrize("version", ["0.4.0", "0.5.0", "0.6.1", "0.7.0"])
+def test_versions_that_lack_options_keep_every_promise_too(
+    isolation: Isolation, version: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    make_old_bwrap(tmp_path, version)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    found = SANDBOX.check()
+    assert [promise.hint for promise in found.broken] == []
+    assert len(found.promises) == len(isolation.promises)
+
+
+def test_where_shared_memory_cannot_be_capped_the_limit_of_disk_counts_it(
+    isolation: Isolation, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    make_old_bwrap(tmp_path, "0.4.1")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    cell = SandboxRunner(SANDBOX, tmp_path / "cell")
+    assert cell.shell("echo x > /dev/shm/x && cat /dev/shm/x").code == 0, cell.log
+    ended = cell.shell("head -c 200M /dev/zero > /dev/shm/y; sleep 60", disk=100 * MIB)
+    assert ended.reason == "disk"
+
+
+def test_a_hidden_file_is_empty_in_old_versions_too(
+    isolation: Isolation, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    make_old_bwrap(tmp_path, "0.4.1")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    test_a_hidden_file_is_empty_and_cannot_be_written(SandboxRunner(SANDBOX, tmp_path / "cell"), tmp_path)
+
+
+def test_a_version_that_is_too_old_is_named_with_the_needed_one(
+    isolation: Isolation, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    make_old_bwrap(tmp_path, "0.2.1", "--json-status-fd")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    (promise,) = SANDBOX.check().broken
+    assert "bwrap 0.2.1 is too old: the sandbox needs 0.4.0 or newer" in promise.hint
+    assert "conda-forge" in promise.remedy

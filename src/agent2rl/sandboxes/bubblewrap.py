@@ -9,11 +9,18 @@ namespace:
 
 There is no network except the service sockets. Processes, memory and disk are watched from outside. Not
 covered: the CPU time and disk bandwidth that it takes from others, and kernel bugs.
+
+Distributions have old versions of bwrap. What those from 0.4.0 on lack is done in another way:
+
+    --disable-userns    since 0.8.0    the system-call filter refuses new namespaces anyway
+    --size              since 0.7.0    /dev/shm is a directory of the scratch, which the limit of disk counts
+    --perms             since 0.5.0    files have mode 0666, on a file system that is read-only
 """
 
 import functools
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -30,7 +37,7 @@ from agent2rl.core.records import Isolation
 from agent2rl.core.sandbox import Command, Enclosure, Exit, Mount, Process, Role, Sandbox
 from agent2rl.sandboxes import resource_limits, seccomp, selftest, supervise, view
 from agent2rl.sandboxes.gpu_devices import list_device_mounts, renumber_visible_gpus
-from agent2rl.sandboxes.start_failures import build_missing_program
+from agent2rl.sandboxes.start_failures import build_missing_program, build_old_bwrap
 from agent2rl.sandboxes.supervise import (
     SandboxStart,
     make_inside_command,
@@ -40,13 +47,16 @@ from agent2rl.sandboxes.supervise import (
 
 # A new session has no terminal, so nothing can be typed into the user's.
 FLAGS = (
-    *("--die-with-parent", "--new-session", "--clearenv"),
+    *("--die-with-parent", "--new-session"),
     *("--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", "--unshare-net"),
     *("--hostname", view.HOSTNAME, "--chdir", str(view.WORKSPACE)),
 )
 DROP = ("--clear-groups", "--no-new-privs", "--inh-caps=-all", "--bounding-set=-all", "--")
 ROLES = get_args(Role)
 DEVICES = PurePosixPath("/dev")
+SHARED_MEMORY = DEVICES / "shm"
+NEWEST_REQUIRED_OPTION = "--json-status-fd"
+"""Of the options without which there is no sandbox, the one that bwrap got last, in 0.3.2."""
 PROC_READ_ONLY = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus")
 OWN_PROCESSES = 2  # bwrap's first process inside, and inside.py
 SECONDS_TO_DIE = 30.0
@@ -61,13 +71,13 @@ class BubblewrapSandbox:
         return selftest.run_self_test("bubblewrap", self, hidden)
 
     def run(self, command: Command, enclosure: Enclosure, stop: threading.Event) -> Exit:
-        program = _find_program("bwrap")
+        program = find_bwrap()
         enclosure = supervise.resolve_enclosure(enclosure)
         user = choose_user(enclosure.role)
         mounts = supervise.collect_mounts(command, enclosure)
         command = renumber_visible_gpus(command, enclosure.gpus)
         prepare_mounts(enclosure, mounts, user)
-        with BwrapView(enclosure.hidden) as seen, BwrapStatus() as status:
+        with BwrapView(enclosure, program) as seen, BwrapStatus() as status:
             sockets = view.build_view(seen, enclosure, mounts, user.uid, user.make_drop_command()[:1])
             seen.make_read_only()
             filter_file = seen.open_memory_file(seccomp.build_filter())
@@ -79,7 +89,7 @@ class BubblewrapSandbox:
             )
             start = SandboxStart(
                 argv=(
-                    program,
+                    program.path,
                     "--args",
                     arguments,
                     "--",
@@ -100,19 +110,41 @@ class BubblewrapSandbox:
 
 
 @dataclass(frozen=True)
+class BwrapProgram:
+    path: str
+    help_text: str
+    """Empty if it does not even print that; then its messages say why."""
+
+    def has_option(self, option: str) -> bool:
+        return re.search(rf"{option}\b", self.help_text) is not None
+
+
+def find_bwrap() -> BwrapProgram:
+    """Return the installed bwrap; raise MachineError if it is missing or too old."""
+    path = _find_program("bwrap")
+    program = BwrapProgram(path, _ask_program(path, "--help"))
+    if program.help_text and not program.has_option(NEWEST_REQUIRED_OPTION):
+        raise build_old_bwrap(_ask_program(path, "--version").removeprefix("bubblewrap "))
+    return program
+
+
+@functools.cache
+def _ask_program(path: str, option: str) -> str:
+    return subprocess.run([path, option], capture_output=True, text=True, check=False).stdout.strip()
+
+
+@dataclass(frozen=True)
 class SandboxUser:
     """The command's user: its uid inside, and whether a root harness drops to it."""
 
     uid: int
     dropped: bool
 
-    def make_bwrap_flags(self, program: str) -> tuple[str, ...]:
+    def make_bwrap_flags(self, program: BwrapProgram) -> tuple[str, ...]:
         if self.dropped:
             return ()
         namespace = ("--unshare-user", "--uid", str(self.uid), "--gid", str(self.uid), "--cap-drop", "ALL")
-        # Older versions do not have the option. The system-call filter refuses new namespaces
-        # anyway.
-        return (*namespace, "--disable-userns") if "--disable-userns" in _read_help(program) else namespace
+        return (*namespace, "--disable-userns") if program.has_option("--disable-userns") else namespace
 
     def make_drop_command(self) -> tuple[str, ...]:
         if not self.dropped:
@@ -153,11 +185,6 @@ def _find_program(program: str) -> str:
     if path is None:
         raise build_missing_program(program)
     return path
-
-
-@functools.cache
-def _read_help(program: str) -> str:
-    return subprocess.run([program, "--help"], capture_output=True, text=True, check=False).stdout
 
 
 def prepare_mounts(enclosure: Enclosure, mounts: Iterable[Mount], user: SandboxUser) -> None:
@@ -224,11 +251,13 @@ def _list_members(started: int) -> list[Process]:
 class BwrapView(view.FileSystemView):
     """Collects bwrap arguments and the files they refer to, which are closed when the context ends.
 
-    Every parent directory is created explicitly with mode 0755, because bwrap itself would use 0700.
+    Every parent directory is created explicitly, which gives it the mode 0755.
     """
 
-    def __init__(self, hidden: Iterable[Path]) -> None:
-        super().__init__(hidden)
+    def __init__(self, enclosure: Enclosure, program: BwrapProgram) -> None:
+        super().__init__(enclosure.hidden)
+        self._program = program
+        self._scratch = enclosure.scratch
         self.arguments: list[str] = []
         self.descriptors: list[int] = []
         self._made = {PurePosixPath("/")}
@@ -244,16 +273,18 @@ class BwrapView(view.FileSystemView):
     def add_cover(self, target: PurePosixPath, is_directory: bool) -> None:
         if is_directory:
             self._covers.append(target)
-            self._add_arguments("--perms", "0755", "--tmpfs", target)
+            self._add_arguments("--tmpfs", target)
         else:
-            self._add_arguments("--perms", "0444", "--ro-bind-data", self.open_memory_file(b""), target)
+            # Not --ro-bind-data: before 0.5.0 only root could read the file.
+            self._add_arguments("--ro-bind", self._make_empty_file(), target)
 
     def add_link(self, target: PurePosixPath, leads_to: Path) -> None:
         self._add_arguments("--symlink", leads_to, target)
 
     def add_text_file(self, target: PurePosixPath, content: str) -> None:
         self._make_directory(target.parent)
-        self._add_arguments("--perms", "0644", "--file", self.open_memory_file(content.encode()), target)
+        mode = ("--perms", "0644") if self._program.has_option("--perms") else ()
+        self._add_arguments(*mode, "--file", self.open_memory_file(content.encode()), target)
 
     def add_kernel_files(self, enclosure: Enclosure) -> None:
         """Add them. bwrap leaves /proc/sys writable for files' owner 0, so it is mounted read-only."""
@@ -262,11 +293,10 @@ class BwrapView(view.FileSystemView):
             if Path(name).exists():
                 self._add_arguments("--ro-bind", name, name)
         self._add_arguments("--dev", DEVICES)
-        shared = str(view.limit_shared_memory(enclosure.limits.memory_bytes))
-        self._add_arguments("--perms", "1777", "--size", shared, "--tmpfs", DEVICES / "shm")
+        self._add_shared_memory(view.limit_shared_memory(enclosure.limits.memory_bytes))
         if devices := () if enclosure.role == "program" else list_device_mounts(enclosure.gpus):
             for folder in sorted({PurePosixPath(device.target).parent for device in devices} - {DEVICES}):
-                self._add_arguments("--perms", "0755", "--dir", folder)
+                self._add_arguments("--dir", folder)
             for device in devices:
                 # With --bind, the mount would not let anybody open a device.
                 self._add_arguments("--dev-bind", device.source, device.target)
@@ -288,6 +318,21 @@ class BwrapView(view.FileSystemView):
         for path in (*self._covers, PurePosixPath("/")):
             self._add_arguments("--remount-ro", path)
 
+    def _add_shared_memory(self, most_bytes: int) -> None:
+        if self._program.has_option("--size"):
+            self._add_arguments("--perms", "1777", "--size", str(most_bytes), "--tmpfs", SHARED_MEMORY)
+            return
+        folder = self._scratch / "shm"
+        folder.mkdir(exist_ok=True)
+        folder.chmod(0o1777)
+        self._add_arguments("--bind", folder, SHARED_MEMORY)
+
+    def _make_empty_file(self) -> Path:
+        file = self._scratch / "empty"
+        file.touch(exist_ok=True)
+        file.chmod(0o444)
+        return file
+
     def _add_processor_topology(self) -> None:
         """Add the cores and memory nodes of the machine: engines such as vLLM bind their threads by them."""
         for name in view.PROCESSORS:
@@ -301,7 +346,7 @@ class BwrapView(view.FileSystemView):
         for directory in (*reversed(path.parents), path):
             if directory not in self._made:
                 self._made.add(directory)
-                self._add_arguments("--perms", "0755", "--dir", directory)
+                self._add_arguments("--dir", directory)
 
     def __enter__(self) -> Self:
         return self

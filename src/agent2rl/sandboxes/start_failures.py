@@ -21,6 +21,12 @@ FORBIDDING = {APPARMOR: ("1", "0"), CLONE: ("0", "1"), COUNT: ("0", "65536")}
 CONTAINER_FILES = ("/.dockerenv", "/run/.containerenv", "/.singularity.d", "/var/run/secrets/kubernetes.io")
 PACKAGES = {"bwrap": "bubblewrap", "setpriv": "util-linux", "docker": "docker.io", "podman": "podman"}
 """The programs of sandboxes, and the packages of Debian that have them."""
+OLDEST_BWRAP = "0.4.0"
+NEWER_BWRAP = (
+    f"Get bubblewrap {OLDEST_BWRAP} or newer: `conda install -c conda-forge bubblewrap`, or `module load "
+    "bubblewrap` on a cluster that has it, or build https://github.com/containers/bubblewrap: `meson setup "
+    "--prefix=$HOME/.local build && meson install -C build`. It must come first in PATH."
+)
 CHECK_HINT = "Run `agent2rl check`, which detects the known causes."
 UNKNOWN = "agent2rl does not know this cause. Report it with the versions of the kernel and of the program."
 
@@ -134,6 +140,13 @@ def build_missing_program(program: str) -> MachineError:
     return MachineError(
         f"The sandbox needs the program {program}, which is not installed.",
         _suggest_program(program, read_machine_facts().is_root),
+    )
+
+
+def build_old_bwrap(version: str) -> MachineError:
+    return MachineError(
+        f"bwrap {version or '(of unknown version)'} is too old: the sandbox needs {OLDEST_BWRAP} or newer.",
+        NEWER_BWRAP,
     )
 
 
