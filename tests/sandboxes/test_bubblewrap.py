@@ -807,8 +807,8 @@ lacking, version, bwrap = {lacking!r}, {version!r}, {bwrap!r}
 if sys.argv[1] == "--version":
     sys.exit(print("bubblewrap " + version))
 if sys.argv[1] == "--help":
-    lines = os.popen(bwrap + " --help").read().splitlines()
-    sys.exit(print(*(line for line in lines if not line.split()[:1] or line.split()[0] not in lacking), sep="\\n"))
+    words = (line.split(maxsplit=1) for line in os.popen(bwrap + " --help"))
+    sys.exit(print(*(line for line in words if line and line[0] not in lacking), sep="\\n"))
 descriptor = sys.argv[sys.argv.index("--args") + 1]
 with open("/proc/self/fd/" + descriptor, "rb") as file:
     given = file.read().decode().split("\\0")
