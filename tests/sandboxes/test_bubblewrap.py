@@ -808,7 +808,7 @@ if sys.argv[1] == "--version":
     sys.exit(print("bubblewrap " + version))
 if sys.argv[1] == "--help":
     words = (line.split(maxsplit=1) for line in os.popen(bwrap + " --help"))
-    sys.exit(print(*(line for line in words if line and line[0] not in lacking), sep="\\n"))
+    sys.exit(print(*(line[0] for line in words if line and line[0] not in lacking), sep="\\n"))
 descriptor = sys.argv[sys.argv.index("--args") + 1]
 with open("/proc/self/fd/" + descriptor, "rb") as file:
     given = file.read().decode().split("\\0")

@@ -7,6 +7,7 @@ import pytest
 
 from agent2rl import registry
 from agent2rl.core.errors import MachineError
+from agent2rl.sandboxes import start_failures
 from agent2rl.sandboxes.start_failures import (
     APPARMOR,
     CHECK_HINT,
@@ -30,6 +31,13 @@ OLD_NO_PERMISSIONS = (
     "bwrap: No permissions to creating new namespace, likely because the kernel does not allow "
     "non-privileged user namespaces. On e.g. debian "
     "this can be enabled with 'sysctl kernel.unprivileged_userns_clone=1'."
+)
+UBUNTU_IN_CONTAINER = MachineFacts(False, True, ALLOWING | {APPARMOR: "1"})
+UBUNTU = MachineFacts(False, False, ALLOWING | {APPARMOR: "1"})
+UID_MAP = "bwrap: setting up uid map: Permission denied"
+SETGROUPS = (
+    "ERROR  : Could not write info to setgroups: Permission denied\n"
+    "ERROR  : Error while waiting event for user namespace mappings: no event received"
 )
 NOT_PERMITTED = "bwrap: Creating new namespace failed: Operation not permitted"
 NOT_SETUID = (
@@ -225,6 +233,144 @@ DENIED_CASES = {
         USER,
         "apptainer-suid",
     ),
+    "bwrap before 0.4": ("bwrap: Unknown option --json-status-fd", USER, "0.4.0 or newer"),
+    "AppArmor on Ubuntu 24.04, with groups": (
+        "bwrap: error writing to setgroups: Permission denied",
+        UBUNTU,
+        f"sysctl -w {APPARMOR}=0",
+    ),
+    "AppArmor on Ubuntu 24.04, older bwrap": (
+        "bwrap: setting up gid map: Permission denied",
+        UBUNTU,
+        f"sysctl -w {APPARMOR}=0",
+    ),
+    "a container that may not mount terminals": (
+        "bwrap: Can't mount devpts on /newroot/dev/pts: Permission denied",
+        USER_IN_CONTAINER,
+        "apparmor=unconfined",
+    ),
+    "a container that may not mount memory": (
+        "bwrap: Can't mount tmpfs on /newroot/dev/shm: Permission denied",
+        USER_IN_CONTAINER,
+        "apparmor=unconfined",
+    ),
+    "a path that root of a cluster's node cannot open": (
+        "bwrap: Can't find source path /home/me/venv: Permission denied",
+        ROOT,
+        "NFS that maps root",
+    ),
+    "a kernel without system-call filters": (
+        "bwrap: prctl(PR_SET_SECCOMP): Invalid argument",
+        USER,
+        "CONFIG_SECCOMP_FILTER",
+    ),
+    "a kernel without system-call filters, newer bwrap": (
+        (
+            "bwrap: Unable to set up system call filtering as requested: prctl(PR_SET_SECCOMP) reported "
+            "EINVAL. (Hint: this requires a kernel configured with CONFIG_SECCOMP and CONFIG_SECCOMP_FILTER.)"
+        ),
+        USER,
+        "without an emulator",
+    ),
+    "a service that may not use netlink": (
+        "bwrap: loopback: Failed to create NETLINK_ROUTE socket: Address family not supported by protocol",
+        USER,
+        "AF_NETLINK",
+    ),
+    "root in a container without rights over networks": (
+        "bwrap: loopback: Failed RTM_NEWADDR: Operation not permitted",
+        ROOT_IN_CONTAINER,
+        "--cap-add NET_ADMIN",
+    ),
+    "a full disk": (
+        "OSError: [Errno 28] No space left on device: '/tmp/agent2rl-check-1/workspace'",
+        USER,
+        "Free some space",
+    ),
+    "a full disk of an engine": (
+        "Error: writing blob: storing blob to file: write /var/tmp/storage1: no space left on device",
+        USER,
+        "Free some space",
+    ),
+    "Podman at the limit of namespaces": (
+        "cannot clone: No space left on device Error: cannot re-exec process",
+        USER,
+        f"sysctl -w {COUNT}=65536",
+    ),
+    "Podman in a container that masks /proc": (
+        (
+            "Error: OCI runtime error: runc: runc create failed: unable to start container process: error "
+            'during container init: error mounting "proc" to rootfs at "/proc": mount src=proc, dst=/proc, '
+            "dstFd=/proc/thread-self/fd/8, flags=MS_NOSUID|MS_NODEV|MS_NOEXEC: permission denied"
+        ),
+        USER_IN_CONTAINER,
+        "systempaths=unconfined",
+    ),
+    "Podman with crun in a container that masks /proc": (
+        "Error: crun: mount `proc` to `proc`: Operation not permitted: OCI permission denied",
+        USER_IN_CONTAINER,
+        "unmask=ALL",
+    ),
+    "Podman without a session of systemd's": (
+        (
+            "Error: container_linux.go:380: starting container process caused: process_linux.go:385: "
+            "applying cgroup configuration for process caused: rootless needs no limits + no cgrouppath when "
+            "no permission is granted for cgroups: mkdir /sys/fs/cgroup/530a853f: permission denied: OCI "
+            "permission denied"
+        ),
+        USER,
+        "enable-linger",
+    ),
+    "Podman with crun and without cgroups": (
+        "Error: cannot set limits without cgroups: OCI runtime error",
+        USER,
+        "enable-linger",
+    ),
+    "Podman's files on those of a container": (
+        (
+            "Error: configure storage: 'overlay' is not supported over overlayfs, a mount_program is "
+            "required: backing file system is unsupported for this graph driver"
+        ),
+        USER_IN_CONTAINER,
+        "fuse-overlayfs",
+    ),
+    "Docker's client is newer than its daemon": (
+        "Error response from daemon: client version 1.51 is too new. Maximum supported API version is 1.47",
+        USER,
+        "DOCKER_API_VERSION=1.47`",
+    ),
+    "Apptainer on Ubuntu 24.04": (SETGROUPS, UBUNTU, f"sysctl -w {APPARMOR}=0"),
+    "Apptainer on Ubuntu 24.04 without mounts": (
+        (
+            "ERROR  : Failed to create mount namespace: mount namespace requires privileges, check Apptainer "
+            "installation"
+        ),
+        UBUNTU,
+        f"sysctl -w {APPARMOR}=0",
+    ),
+    "Apptainer without mount namespaces": (
+        (
+            "ERROR  : Failed to create mount namespace: mount namespace requires privileges, check Apptainer "
+            "installation"
+        ),
+        USER,
+        "apptainer-suid",
+    ),
+    "Apptainer in a container": (
+        "ERROR  : Failed to create container process: Operation not permitted",
+        USER_IN_CONTAINER,
+        "seccomp=unconfined",
+    ),
+    "Apptainer's setuid program without its bit": (
+        "ERROR  : Installation issue: starter-suid doesn't have setuid bit set",
+        USER,
+        "allow setuid = no",
+    ),
+    "Apptainer before 1.1, or Singularity": (
+        'Error for command "exec": unknown flag: --no-eval',
+        USER,
+        "Apptainer 1.2 or newer",
+    ),
     "bwrap is not installed": (
         "The sandbox needs the program bwrap, which is not installed.",
         USER,
@@ -255,6 +401,52 @@ def test_the_cause_is_recognised_and_something_helps(message: str, facts: Machin
     assert remedy in alone
     assert message.rstrip(".") in said
     assert "agent2rl check" not in said
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        NO_PERMISSIONS,
+        UID_MAP,
+        "bwrap: loopback: Failed RTM_NEWADDR: Operation not permitted",
+        "bwrap: Failed to make / slave: Permission denied",
+        SETGROUPS,
+    ],
+)
+def test_in_a_container_on_ubuntu_options_and_the_hosts_setting_are_named_together(message: str) -> None:
+    """With the options alone, it is `setting up uid map`; with the setting alone, nothing changes."""
+    diagnosis = diagnose_failure(message, UBUNTU_IN_CONTAINER)
+    assert diagnosis is not None
+    for option in ("seccomp", "apparmor", "systempaths"):
+        assert f"--security-opt {option}=unconfined" in diagnosis.remedy
+    assert f"as root of the host: `sysctl -w {APPARMOR}=0`" in diagnosis.remedy
+
+
+def test_a_pod_without_a_token_is_a_container(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(start_failures, "CONTAINER_FILES", ())
+    for name in ("container", "KUBERNETES_SERVICE_HOST"):
+        monkeypatch.delenv(name, raising=False)
+    assert not read_machine_facts().in_container
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    assert read_machine_facts().in_container
+
+
+@pytest.mark.parametrize(("version", "options"), [("1.1.6", "--no-eval --no-mount"), ("1.0.3", "--no-mount")])
+def test_an_apptainer_that_would_ignore_what_it_must_not_show_is_refused(
+    version: str, options: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Before 1.2, it only warns of `--no-mount bind-paths`, and shows the directories that the site binds."""
+    fake = tmp_path / "apptainer"
+    fake.write_text(
+        "#!/bin/sh\n"
+        f"if [ $1 = --version ]; then echo apptainer version {version}; else echo '{options}'; fi\n"
+    )
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    (promise,) = registry.find_sandbox("apptainer").check().broken
+    assert f"apptainer version {version} is too old" in promise.hint
+    assert "bind-paths" in promise.hint
+    assert "Apptainer 1.2 or newer" in promise.remedy
 
 
 @pytest.mark.parametrize(("message", "facts", "remedy"), DENIED_CASES.values(), ids=DENIED_CASES)

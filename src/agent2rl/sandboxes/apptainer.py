@@ -11,6 +11,7 @@ is the first process of its pid namespace, so the command can neither stop nor k
 There is no cgroup of its own; on a cluster it is in the job's. `list_gaps` names what it does not promise.
 """
 
+import functools
 import os
 import shutil
 import signal
@@ -28,6 +29,7 @@ from agent2rl.sandboxes import bubblewrap, resource_limits, selftest
 from agent2rl.sandboxes.bubblewrap import SandboxUser
 from agent2rl.sandboxes.container_engine import ROOT_DIRECTORIES, list_root_links
 from agent2rl.sandboxes.container_staging import StagedContainer, stage_container
+from agent2rl.sandboxes.start_failures import NEWER_APPTAINER
 from agent2rl.sandboxes.supervise import SandboxStart, make_inside_command, supervise_sandbox
 from agent2rl.sandboxes.view import HOSTNAME, WORKSPACE, require_hideable
 
@@ -37,6 +39,8 @@ FLAGS = (
     *("--no-mount", "home,tmp,cwd,hostfs,bind-paths,sys", "--net", "--network", "none"),
     *("--pwd", str(WORKSPACE)),
 )
+NEWEST_OPTIONS = ("--no-eval", "bind-paths")
+"""Of 1.1 and 1.2. Without the second, directories that the site binds in every container would be visible."""
 PASSED_VARIABLES = ("PATH", "HOME", "APPTAINER_CONFIGDIR", "APPTAINER_TMPDIR", "APPTAINER_CACHEDIR")
 SECONDS_TO_DIE = 30.0
 PAUSE_SECONDS = 0.005
@@ -91,12 +95,29 @@ def parse(image: str) -> Sandbox:
 
 def _find_apptainer() -> str:
     if program := shutil.which("apptainer") or shutil.which("singularity"):
+        _require_options(program)
         return program
     raise MachineError(
         "The sandbox needs the program apptainer, which is not installed.",
         "On a cluster: `module load apptainer`, or ask its administrators. Elsewhere: "
         "https://apptainer.org/docs/admin/latest/installation.html",
     )
+
+
+@functools.cache
+def _require_options(program: str) -> None:
+    """Raise MachineError if it lacks one of `NEWEST_OPTIONS`. It would only warn of an unknown mount."""
+    help_text = _ask_program(program, "exec", "--help")
+    missing = [option for option in NEWEST_OPTIONS if option not in help_text]
+    if help_text and missing:
+        version = _ask_program(program, "--version")
+        raise MachineError(
+            f"{version} is too old: it does not have {' and '.join(missing)}.", NEWER_APPTAINER
+        )
+
+
+def _ask_program(*argv: str) -> str:
+    return subprocess.run(argv, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def _choose_user(enclosure: Enclosure) -> SandboxUser:

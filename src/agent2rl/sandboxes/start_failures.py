@@ -19,6 +19,7 @@ COUNT = "user.max_user_namespaces"
 FORBIDDING = {APPARMOR: ("1", "0"), CLONE: ("0", "1"), COUNT: ("0", "65536")}
 """Kernel settings: the value that forbids user namespaces, and one that allows them."""
 CONTAINER_FILES = ("/.dockerenv", "/run/.containerenv", "/.singularity.d", "/var/run/secrets/kubernetes.io")
+CONTAINER_VARIABLES = ("container", "KUBERNETES_SERVICE_HOST")
 PACKAGES = {"bwrap": "bubblewrap", "setpriv": "util-linux", "docker": "docker.io", "podman": "podman"}
 """The programs of sandboxes, and the packages of Debian that have them."""
 OLDEST_BWRAP = "0.4.0"
@@ -26,6 +27,11 @@ NEWER_BWRAP = (
     f"Get bubblewrap {OLDEST_BWRAP} or newer: `conda install -c conda-forge bubblewrap`, or `module load "
     "bubblewrap` on a cluster that has it, or build https://github.com/containers/bubblewrap: `meson setup "
     "--prefix=$HOME/.local build && meson install -C build`. It must come first in PATH."
+)
+NEWER_APPTAINER = (
+    "Get Apptainer 1.2 or newer, for which no root is needed: "
+    "https://apptainer.org/docs/admin/latest/installation.html. On a cluster: `module avail apptainer`, or "
+    "ask its administrators."
 )
 CHECK_HINT = "Run `agent2rl check`, which detects the known causes."
 UNKNOWN = "agent2rl does not know this cause. Report it with the versions of the kernel and of the program."
@@ -89,6 +95,17 @@ ENGINE_FAILURES = {
         "Whoever starts the container must add `--security-opt seccomp=unconfined`. Elsewhere, as root: "
         f"`sysctl -w {COUNT}=65536`.",
     ),
+    r"rootless needs no limits|cannot set (\w+ )?limits?\b|/sys/fs/cgroup\S*: (permission denied|read-only)|"
+    r"opening file `(memory|pids|cpuset|cpu)\.": FailureDiagnosis(
+        "The container engine may not make cgroups for containers of your user.",
+        "Log in with a session of systemd's (ssh, not su). As root of the machine: `loginctl "
+        "enable-linger USER`, and cgroups of version 2.",
+    ),
+    r"is not supported over \w+|kernel does not support overlay": FailureDiagnosis(
+        "The container engine cannot keep images on this file system, as in a container.",
+        'Install fuse-overlayfs, or write `driver = "vfs"` below `[storage]` in '
+        "~/.config/containers/storage.conf.",
+    ),
     r"could not select device driver|CDI device": FailureDiagnosis(
         "The container engine cannot show GPUs to containers.",
         "As root: install nvidia-container-toolkit, run `nvidia-ctk cdi generate "
@@ -114,6 +131,36 @@ ENGINE_FAILURES = {
     ),
 }
 """What Docker, Podman and the programs below them print."""
+BWRAP_FAILURES = {
+    r"bwrap: Unknown option": FailureDiagnosis("The installed bwrap is too old.", NEWER_BWRAP),
+    r"Unable to set up system call filtering|prctl\(PR_SET_SECCOMP\)": FailureDiagnosis(
+        "The kernel takes no system-call filters: it has none, or an emulator (gVisor, qemu, Rosetta) is in "
+        "its place.",
+        "Run agent2rl on a kernel with CONFIG_SECCOMP_FILTER, without an emulator.",
+    ),
+    r"Failed to (create|bind) NETLINK_ROUTE": FailureDiagnosis(
+        "A system-call filter forbids the netlink sockets by which bwrap sets up a network of its own.",
+        "Whoever starts the container must add `--security-opt seccomp=unconfined`; for a service of "
+        "systemd, add AF_NETLINK to `RestrictAddressFamilies`.",
+    ),
+}
+MASKED_PROC = (
+    r"Can't mount proc on|max_user_namespaces: Read-only|sysctl user\.max_user_namespaces|"
+    r"mount(ing)? [\"`']?proc[\"`']? to \S.*(permission denied|operation not permitted)"
+)
+MOUNT_DENIED = (
+    r"Failed to make / slave|Failed to mount tmpfs|pivot_root|Can't bind mount|Can't mount (devpts|tmpfs)"
+)
+APPTAINER_DENIED = (
+    r"Failed to create \w+ namespace|Could not write (parent )?info to (setgroups|[ug]id_map)|"
+    r"Failed to create container (process|namespace)"
+)
+LIMITED = (
+    r"_namespaces exceeded|maximum number of \w+ namespaces|(namespace failed|cannot clone): No space left"
+)
+DENIED = r"No permissions to creat\w+ (a )?new namespace|Creating new namespace failed|set hostname"
+DENIED_LATER = r"setting up [ug]id map|error writing to setgroups|loopback: Failed"
+"""What Ubuntu's AppArmor makes fail: it allows user namespaces, but no rights in them."""
 MISSING_LIBRARY = r"(?:error while loading shared libraries|ImportError): (\S+\.so\S*): cannot open"
 
 
@@ -123,7 +170,9 @@ def read_machine_facts() -> MachineFacts:
         path = Path("/proc/sys", name.replace(".", "/"))
         if path.exists():
             settings[name] = path.read_text(encoding="ascii").strip()
-    in_container = any(Path(name).exists() for name in CONTAINER_FILES) or "container" in os.environ
+    in_container = any(Path(name).exists() for name in CONTAINER_FILES) or any(
+        name in os.environ for name in CONTAINER_VARIABLES
+    )
     return MachineFacts(os.geteuid() == 0, in_container, settings)
 
 
@@ -178,11 +227,15 @@ def diagnose_failure(message: str, facts: MachineFacts) -> FailureDiagnosis | No
             "Run agent2rl as an ordinary user, or map at least 65536 ids: as root of the host, give your "
             "user ranges in /etc/subuid and /etc/subgid.",
         )
+    if re.search(LIMITED, message, re.IGNORECASE):
+        return _diagnose_setting(COUNT, "The kernel's limit for user namespaces is used up or 0.")
     return (
         _diagnose_engine(message)
-        or _diagnose_apptainer(message)
-        or _diagnose_mounts(message)
+        or _diagnose_apptainer(message, facts)
+        or _diagnose_bwrap(message)
+        or _diagnose_mounts(message, facts)
         or _diagnose_namespaces(message, facts)
+        or _diagnose_disk(message)
     )
 
 
@@ -194,28 +247,56 @@ def _diagnose_engine(message: str) -> FailureDiagnosis | None:
             f"Add the image's package that has {missing[1]}, or install agent2rl in a Python that brings its "
             "own libraries (uv, conda).",
         )
-    for pattern, diagnosis in ENGINE_FAILURES.items():
+    if newest := re.search(
+        r"client version \S+ is too new\. Maximum supported API version is ([\d.]+)", message
+    ):
+        return FailureDiagnosis(
+            "Docker's client is newer than its daemon.",
+            f"Run `export DOCKER_API_VERSION={newest[1].rstrip('.')}`, or update the daemon.",
+        )
+    return _find_diagnosis(ENGINE_FAILURES, message)
+
+
+def _find_diagnosis(failures: Mapping[str, FailureDiagnosis], message: str) -> FailureDiagnosis | None:
+    for pattern, diagnosis in failures.items():
         if re.search(pattern, message, re.IGNORECASE):
             return diagnosis
     return None
 
 
-def _diagnose_apptainer(message: str) -> FailureDiagnosis | None:
-    if re.search(r"Failed to create user namespace: maximum number", message):
-        return _diagnose_setting(COUNT, "The kernel's limit for user namespaces is used up or 0.")
-    if re.search(r"Failed to create user namespace", message):
+def _diagnose_apptainer(message: str, facts: MachineFacts) -> FailureDiagnosis | None:
+    if re.search(r"unknown flag: --no-\w+", message):
+        return FailureDiagnosis("The installed Apptainer is too old.", NEWER_APPTAINER)
+    if re.search(r"starter-suid doesn't have setuid bit set", message):
         return FailureDiagnosis(
-            "Apptainer may not create user namespaces here.",
-            "As root of the machine: allow them, or install apptainer-suid. On a cluster, ask its "
-            "administrators for it.",
+            "Apptainer is configured to use its setuid program, which has no effect: it was copied, its file "
+            "system is mounted with nosuid, or the container forbids new privileges.",
+            "As root of the machine: install apptainer-suid again, or write `allow setuid = no` in "
+            "apptainer.conf to use user namespaces. On a cluster, ask its administrators for it.",
         )
-    return None
+    if not re.search(APPTAINER_DENIED, message):
+        return None
+    if facts.in_container or facts.forbidding:
+        return _diagnose_forbidden(facts)
+    return FailureDiagnosis(
+        "Apptainer may not create user namespaces here.",
+        "As root of the machine: allow them, or install apptainer-suid. On a cluster, ask its "
+        "administrators for it.",
+    )
 
 
-def _diagnose_mounts(message: str) -> FailureDiagnosis | None:
-    if re.search(
-        r"Can't mount proc on|max_user_namespaces: Read-only|sysctl user\.max_user_namespaces", message
-    ):
+def _diagnose_bwrap(message: str) -> FailureDiagnosis | None:
+    if missing := re.search(r"Can't find source path (\S+): ", message):
+        return FailureDiagnosis(
+            f"bwrap cannot open {missing[1]}, although agent2rl can.",
+            "Keep Python, runs, the cache and models where every process of your user can open them: not on "
+            "FUSE without `allow_other`, and, if you are root, not on NFS that maps root to another user.",
+        )
+    return _find_diagnosis(BWRAP_FAILURES, message)
+
+
+def _diagnose_mounts(message: str, facts: MachineFacts) -> FailureDiagnosis | None:
+    if re.search(MASKED_PROC, message, re.IGNORECASE):
         return FailureDiagnosis(
             "The container masks parts of /proc, so no new /proc can be mounted.",
             "Whoever starts the container must add `--security-opt systempaths=unconfined` (Docker), "
@@ -226,34 +307,40 @@ def _diagnose_mounts(message: str) -> FailureDiagnosis | None:
             "The root directory is a chroot or an initial RAM disk, where bwrap cannot change it.",
             "Run agent2rl outside of it, or in a container or virtual machine.",
         )
-    if re.search(r"Failed to make / slave|Failed to mount tmpfs|pivot_root|Can't bind mount", message):
-        return FailureDiagnosis(
-            "The container's AppArmor or SELinux profile forbids mounting.",
-            "Whoever starts the container must add `--security-opt apparmor=unconfined` (AppArmor) or "
-            "`--security-opt label=disable` (SELinux).",
-        )
-    return None
+    if not re.search(MOUNT_DENIED, message):
+        return None
+    # Without the profile, Ubuntu's setting would be the next to forbid it.
+    if facts.in_container and facts.forbidding:
+        return _diagnose_forbidden(facts)
+    return FailureDiagnosis(
+        "The container's AppArmor or SELinux profile forbids mounting.",
+        "Whoever starts the container must add `--security-opt apparmor=unconfined` (AppArmor) or "
+        "`--security-opt label=disable` (SELinux).",
+    )
 
 
 def _diagnose_namespaces(message: str, facts: MachineFacts) -> FailureDiagnosis | None:
-    if re.search(r"setting up uid map|loopback: Failed", message) and not facts.in_container:
-        return _diagnose_setting(APPARMOR, "Ubuntu's AppArmor takes the rights in new user namespaces away.")
-    if re.search(r"_namespaces exceeded|No space left on device", message):
-        return _diagnose_setting(COUNT, "The kernel's limit for user namespaces is used up or 0.")
     if re.search(r"does not support user namespaces", message):
         return FailureDiagnosis(
             "This kernel has no user namespaces, or they are turned off at boot.",
             "As root: boot with `user_namespace.enable=1` (RHEL 7) or a kernel with CONFIG_USER_NS. A setuid "
             "bwrap does not help.",
         )
-    if not re.search(
-        r"No permissions to creat\w+ (a )?new namespace|Creating new namespace failed|uid map|set hostname",
-        message,
-    ):
+    if re.search(DENIED_LATER, message):
+        if facts.in_container:
+            return _diagnose_forbidden(facts)
+        return _diagnose_setting(APPARMOR, "Ubuntu's AppArmor takes the rights in new user namespaces away.")
+    return _diagnose_forbidden(facts) if re.search(DENIED, message) else None
+
+
+def _diagnose_disk(message: str) -> FailureDiagnosis | None:
+    if not re.search(r"No space left on device|Disk quota exceeded", message, re.IGNORECASE):
         return None
-    for name in facts.forbidding:
-        return _diagnose_setting(name, f"The kernel setting {name} forbids user namespaces.")
-    return _diagnose_container(facts)
+    return FailureDiagnosis(
+        "A disk is full, or your quota of it.",
+        "Free some space where runs, temporary files and the engine's images are, or keep runs elsewhere "
+        "with --runs-dir.",
+    )
 
 
 def _diagnose_setting(name: str, cause: str) -> FailureDiagnosis:
@@ -261,14 +348,23 @@ def _diagnose_setting(name: str, cause: str) -> FailureDiagnosis:
     return FailureDiagnosis(cause, f"{remedy} On a cluster, ask its administrators for it.")
 
 
-def _diagnose_container(facts: MachineFacts) -> FailureDiagnosis:
+def _diagnose_forbidden(facts: MachineFacts) -> FailureDiagnosis:
+    """Say who forbids namespaces: the kernel, the container, or both, which must then change together."""
+    forbidding = facts.forbidding
+    if forbidding and not facts.in_container:
+        return _diagnose_setting(
+            forbidding[0], f"The kernel setting {forbidding[0]} forbids user namespaces."
+        )
     cause = "The container's system-call filter or its missing capabilities forbid namespaces."
     if not facts.in_container:
         cause = "A system-call filter, a chroot or missing capabilities forbid namespaces, as in a container."
-    capability = "--cap-add SYS_ADMIN " if facts.is_root else ""
-    return FailureDiagnosis(
-        cause,
-        f"Whoever starts the container must add `{capability}--security-opt seccomp=unconfined "
-        "--security-opt apparmor=unconfined --security-opt systempaths=unconfined`. Rented pods "
-        "do not offer this.",
+    capabilities = "--cap-add SYS_ADMIN --cap-add NET_ADMIN " if facts.is_root else ""
+    remedy = (
+        f"Whoever starts the container must add `{capabilities}--security-opt seccomp=unconfined "
+        "--security-opt apparmor=unconfined --security-opt systempaths=unconfined`"
     )
+    if forbidding:
+        settings = " ".join(f"{name}={FORBIDDING[name][1]}" for name in forbidding)
+        cause = f"The container and its host's kernel setting {', '.join(forbidding)} forbid namespaces."
+        remedy += f", and as root of the host: `sysctl -w {settings}`. One without the other does not help"
+    return FailureDiagnosis(cause, f"{remedy}. Rented pods do not offer this.")
