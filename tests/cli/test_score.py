@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,10 @@ def scored(launcher: RunLauncher, rows: Iterable[dict[str, Any]], *options: str)
     file = write(launcher.home / "outputs.jsonl", rows)
     done = launcher.cli("score", "gsm8k-mini", file, "--json", *options)
     assert done.returncode == 0, done.stderr
-    return OutputScores.model_validate_json(done.stdout)
+    scores = OutputScores.model_validate_json(done.stdout)
+    assert scores.isolation is not None
+    assert scores.isolation.sandbox in done.stderr
+    return scores
 
 
 def test_all_official_gold_answers_score_100(launcher: RunLauncher, shared_data: Path) -> None:
@@ -47,6 +51,8 @@ def test_all_official_gold_answers_score_100(launcher: RunLauncher, shared_data:
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("100.00") == 2 * 3, "by both rules, in every row"
     assert "1,319 of 1,319" in done.stdout
+    assert re.match(r"sandbox: \w+", done.stderr), "which one ran programs is said, and not on stdout"
+    assert "sandbox: " not in done.stdout
     assert "no output" not in done.stdout
 
 

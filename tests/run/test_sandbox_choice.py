@@ -15,6 +15,7 @@ from agent2rl.run.private_places import PrivatePlaces
 from agent2rl.run.run_steps import prepare_sandbox
 from agent2rl.run.settings import read_settings
 from agent2rl.sandboxes import landlock
+from agent2rl.sandboxes.start_failures import UNKNOWN
 from agent2rl.system.packages import suggest_install
 
 PLACES = PrivatePlaces()
@@ -71,7 +72,9 @@ def test_confined_is_chosen_where_nothing_else_is_installed_and_the_reason_is_on
     assert "not installed" in isolation.reason
     assert "\n" not in isolation.reason
     assert isolation.remedy.startswith(f"To get bubblewrap: {suggest_install('bubblewrap')}")
-    assert sandbox_choice.open_sandbox("auto", PLACES).sandbox is registry.find_sandbox("confined")
+    opened = sandbox_choice.open_sandbox("auto", PLACES)
+    assert opened.sandbox.sandbox is registry.find_sandbox("confined")
+    assert opened.description.startswith("sandbox: confined, which isolates in part. It does not promise: ")
 
 
 def test_local_is_never_chosen_by_itself(no_programs: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,6 +86,25 @@ def test_local_is_never_chosen_by_itself(no_programs: None, monkeypatch: pytest.
         assert "no Landlock" in caught.value.message
         assert caught.value.hint.startswith(f"To get bubblewrap: {suggest_install('bubblewrap')}")
         assert "--sandbox local" in caught.value.hint
+
+
+def test_the_remedy_is_that_of_the_best_sandbox_whose_cause_is_known() -> None:
+    unknown = Promise(name="the sandbox starts", holds=False, hint=f"Who knows. {UNKNOWN}", remedy=UNKNOWN)
+    bubblewrap = Isolation(sandbox="bubblewrap", isolates=True, promises=(unknown,))
+    group = Promise(name="the sandbox starts", holds=False, remedy="As root: `usermod -aG docker USER`.")
+    docker = Isolation(sandbox="docker", isolates=True, promises=(group,))
+    assert sandbox_choice.describe_remedy([bubblewrap, docker]).startswith("To get docker: As root: `usermod")
+    assert make_verdict([bubblewrap, docker, CONFINED]).hint.startswith("To get docker: ")
+    assert sandbox_choice.describe_remedy([bubblewrap]) == f"To get bubblewrap: {UNKNOWN}"
+
+
+def test_a_sandbox_that_is_named_and_does_not_work_is_refused_with_the_reason(no_programs: None) -> None:
+    with pytest.raises(MachineError, match="bubblewrap cannot be used") as caught:
+        sandbox_choice.open_sandbox("bubblewrap", PLACES)
+    assert suggest_install("bubblewrap") in caught.value.hint
+    assert sandbox_choice.open_sandbox("local", PLACES).description == (
+        "sandbox: local, which isolates nothing"
+    )
 
 
 def test_a_sandbox_that_this_version_lacks_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:

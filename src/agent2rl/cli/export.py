@@ -198,8 +198,9 @@ def export_verifiers(task: str, output: Path, data_dir: Path | None) -> None:
     pip install ./alfworld-mini && vf-eval agent2rl-alfworld-mini
     """
     settings = read_settings()
+    resolved = registry.resolve_task_name(task, settings.tasks, data_dir)
     name = export_verifiers_package(
-        registry.resolve_task_name(task, settings.tasks, data_dir), data_dir, output, settings
+        resolved, data_dir, output, settings, lambda text: click.echo(text, err=True)
     )
     click.echo(f"environment {name}: {output}")
 

@@ -80,7 +80,13 @@ def score_command(
         _print_rates(rates, as_json)
         return
     scores, example_results = score_outputs(
-        name, outputs, data_dir, settings, sandbox, GradingProxyOptions(search, judge=judge)
+        name,
+        outputs,
+        data_dir,
+        settings,
+        sandbox,
+        GradingProxyOptions(search, judge=judge),
+        lambda text: click.echo(text, err=True),
     )
     if results:
         lines = "".join(result.model_dump_json() + "\n" for result in example_results)

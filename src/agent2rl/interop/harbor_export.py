@@ -89,8 +89,9 @@ def export_harbor_task(
         )
     with create_folder(target) as draft:
         spec = _make_spec(options, task)
-        sandbox = open_sandbox(AUTO_SANDBOX, find_private_places(settings, spec))
-        assets = load_assets(spec, task, settings.cache, sandbox, tell)
+        opened = open_sandbox(AUTO_SANDBOX, find_private_places(settings, spec))
+        tell(opened.description)
+        assets = load_assets(spec, task, settings.cache, opened.sandbox, tell)
         grading = _make_grading(options, spec, assets)
         volume = f"agent2rl-{make_safe_name(grading.model)}-{grading.model_sha256[:12]}"
         extras = ENGINE_EXTRAS.get(options.engine, frozenset())

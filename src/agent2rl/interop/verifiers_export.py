@@ -1,6 +1,7 @@
 """Write a task's training games and the grader's prompts as an environment package for verifiers."""
 
 import shutil
+from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 from string import Template
@@ -19,7 +20,13 @@ from agent2rl.run.task_data import load_task_data, write_training_data
 from agent2rl.run.workspace import EVAL
 
 
-def export_verifiers_package(task_name: str, data_dir: Path | None, target: Path, settings: Settings) -> str:
+def export_verifiers_package(
+    task_name: str,
+    data_dir: Path | None,
+    target: Path,
+    settings: Settings,
+    tell: Callable[[str], None] = lambda _: None,
+) -> str:
     """Write the package, whole or not at all, and return the environment's name."""
     task = registry.find_task(task_name)
     if task.world is None or not isinstance(task.evaluator, Episodes):
@@ -30,18 +37,21 @@ def export_verifiers_package(task_name: str, data_dir: Path | None, target: Path
     name = f"agent2rl-{task.id}"
     with create_folder(target) as draft:
         package = draft / name.replace("-", "_")
-        _write_package(package, task, data_dir, settings)
+        _write_package(package, task, data_dir, settings, tell)
         values = {"name": name, "package": package.name, "task": task.id, "version": __version__}
         for source, path in (("pyproject.toml", draft), ("README.md", draft), ("__init__.py", package)):
             (path / source).write_text(_render(f"{source}.txt", values), encoding="utf-8")
     return name
 
 
-def _write_package(package: Path, task: Task, data_dir: Path | None, settings: Settings) -> None:
+def _write_package(
+    package: Path, task: Task, data_dir: Path | None, settings: Settings, tell: Callable[[str], None]
+) -> None:
     data = package / "data"
     data.mkdir(parents=True)
-    sandbox = open_sandbox(AUTO_SANDBOX, find_private_places(settings))
-    loaded = load_task_data(task, data_dir, settings.cache, sandbox)
+    opened = open_sandbox(AUTO_SANDBOX, find_private_places(settings))
+    tell(opened.description)
+    loaded = load_task_data(task, data_dir, settings.cache, opened.sandbox)
     if task.withhold is not None:
         loaded = apply_expert_help(task, loaded, "none").splits
     write_training_data(data, task, loaded.train, loaded.folders, templated=True, expert=False)

@@ -8,7 +8,7 @@ how many there are.
 import json
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from agent2rl import registry
 from agent2rl.analysis import statistics
 from agent2rl.core.errors import GradingError, UserError
 from agent2rl.core.grading_records import EvalResult, EvalScore, EvalSettings, ExampleResult, Part, WinRates
-from agent2rl.core.records import Record
+from agent2rl.core.records import Isolation, Record
 from agent2rl.core.sandbox import Sandbox
 from agent2rl.core.task import ChatEvaluator, Example, JointEvaluator, Splits, Task
 from agent2rl.evaluators.win_rates import is_compressed
@@ -116,6 +116,8 @@ class OutputScores(Record):
     evaluator: str
     """Version of the evaluator; only scores of the same version are comparable."""
     parts: tuple[PartScore, ...]
+    isolation: Isolation | None = None
+    """The sandbox in which they were graded."""
 
 
 def score_outputs(
@@ -125,6 +127,7 @@ def score_outputs(
     settings: Settings,
     sandbox: str,
     proxy_options: grading_proxy_setup.GradingProxyOptions = NO_PROXY,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> tuple[OutputScores, tuple[ExampleResult, ...]]:
     task = registry.find_task(name)
     if not isinstance(task.evaluator, ChatEvaluator) and task.world is None:
@@ -132,13 +135,14 @@ def score_outputs(
             f"The task {task.id!r} cannot be graded from outputs: its evaluator queries the model itself.",
             "Submit a model in a run instead.",
         )
-    private_sandbox = open_sandbox(sandbox, find_private_places(settings))
-    splits = load_task_data(task, data_dir, settings.cache, private_sandbox)
+    opened = open_sandbox(sandbox, find_private_places(settings))
+    tell(opened.description)
+    splits = load_task_data(task, data_dir, settings.cache, opened.sandbox)
     outputs = read_outputs(file, splits)
     parts = _list_parts(splits)
     given = {part: [one for one in examples if one.id in outputs] for part, examples in parts.items()}
     with grading_proxy_setup.open_grading_proxy(proxy_options, task, settings, needed=False) as proxy:
-        child = make_replay_child(task, name, splits, settings, private_sandbox, SECONDS, proxy)
+        child = make_replay_child(task, name, splits, settings, opened.sandbox, SECONDS, proxy)
 
         def graded(examples: Sequence[Example]) -> EvalResult:
             return grade_outputs(child, examples, outputs)
@@ -154,7 +158,8 @@ def score_outputs(
     # Backwards, so that an example of several parts has its result from the first of them.
     every = {one.id: one for part in reversed(by_part.values()) for one in part.results}
     results = tuple(every[one.id] for one in _list_all_examples(splits) if one.id in every)
-    return OutputScores(task=task.id, evaluator=task.evaluator.version, parts=scores), results
+    version = task.evaluator.version
+    return OutputScores(task=task.id, evaluator=version, parts=scores, isolation=opened.isolation), results
 
 
 def compute_win_rates(name: str, file: Path, data_dir: Path | None) -> WinRates | None:

@@ -108,7 +108,7 @@ def check_agent_python(path: Path, settings: Settings, sandbox: str) -> Prefligh
     """Check that an agent can use a Python environment, and start it in the sandbox."""
     try:
         python = find_agent_python(path)
-        require_start_in_sandbox(python, open_sandbox(sandbox, find_private_places(settings)))
+        require_start_in_sandbox(python, open_sandbox(sandbox, find_private_places(settings)).sandbox)
     except Agent2RLError as error:
         return PreflightFinding("agent's python", "broken", error.message, error.hint)
     packages = [f"{name} {version}" for name, version in python.lock.training_packages.items()]
@@ -127,7 +127,10 @@ def check_task(
 ) -> Iterator[PreflightFinding]:
     """Check in a real grading child that gold answers score 100 and wrong ones 0."""
     task = registry.find_task(name)
-    private_sandbox = open_sandbox(sandbox, find_private_places(settings))
+    opened = open_sandbox(sandbox, find_private_places(settings))
+    state: Literal["ok", "not kept"] = "ok" if opened.isolation.level == "full" else "not kept"
+    yield PreflightFinding("sandbox", state, opened.description.removeprefix("sandbox: "))
+    private_sandbox = opened.sandbox
     loaded = load_task_data(task, data_dir, settings.cache, private_sandbox)
     sizes = f"{len(loaded.train)} train, {len(loaded.feedback)} feedback, {len(loaded.heldout)} held-out"
     hint = "" if loaded.train else "There is no training data."

@@ -19,7 +19,7 @@ from agent2rl.core.grading_records import (
     HeldoutComparison,
     Split,
 )
-from agent2rl.core.records import Record
+from agent2rl.core.records import Isolation, Record
 from agent2rl.core.task import ChatEvaluator, Example, Splits, Task
 from agent2rl.record.crash_recovery import ResumeState, read_resume_state
 from agent2rl.record.paths import SubmissionPaths
@@ -69,6 +69,8 @@ class Rejudgement(Record):
     not_graded: tuple[str, ...]
     """What could not be graded again, and why."""
     notes: tuple[str, ...]
+    isolation: Isolation | None = None
+    """The sandbox in which the outputs were graded."""
 
 
 @dataclass(frozen=True)
@@ -102,14 +104,15 @@ def rejudge_run(
     kept, not_graded = _read_kept_results(view, options)
     if not kept:
         raise UserError(f"Nothing of {view.paths.run_id} can be graded again: {'; '.join(not_graded)}.")
-    sandbox = open_sandbox(options.sandbox, find_private_places(settings))
-    splits = load_task_data(task, options.data_dir, settings.cache, sandbox)
+    opened = open_sandbox(options.sandbox, find_private_places(settings))
+    tell(opened.description)
+    splits = load_task_data(task, options.data_dir, settings.cache, opened.sandbox)
     notes = tuple(_compare_data(view, splits, settings))
     graded: list[tuple[_KeptResults, EvalResult]] = []
     with open_grading_proxy(
         GradingProxyOptions(options.search, judge=options.judge), task, settings, needed=False
     ) as proxy:
-        child = make_replay_child(task, name, splits, settings, sandbox, SECONDS, proxy)
+        child = make_replay_child(task, name, splits, settings, opened.sandbox, SECONDS, proxy)
         child = replace(child, profile=profile, settings=EvalSettings(seed=view.spec.seed))
         for each in kept:
             tell(f"grading {_describe_part(each)}: {len(each.results.results)} outputs")
@@ -124,6 +127,7 @@ def rejudge_run(
         gains=tuple(_list_gains(graded)),
         not_graded=tuple(not_graded),
         notes=notes,
+        isolation=opened.isolation,
     )
 
 

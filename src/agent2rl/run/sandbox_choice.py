@@ -3,17 +3,15 @@
 `local` is never chosen, because it isolates nothing. A sandbox that is named is used as it is.
 """
 
-import tempfile
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from agent2rl import registry
-from agent2rl.core.errors import Agent2RLError, MachineError
-from agent2rl.core.records import Isolation, Limits
-from agent2rl.core.sandbox import AUTO_SANDBOX, Command, Enclosure, Sandbox
+from agent2rl.core.errors import MachineError
+from agent2rl.core.records import Isolation
+from agent2rl.core.sandbox import AUTO_SANDBOX
 from agent2rl.run.private_places import PrivatePlaces, PrivateSandbox
+from agent2rl.sandboxes.start_failures import UNKNOWN
 
 CANDIDATES = ("bubblewrap", "docker", "podman", "apptainer", "confined")
 """The best first. Those that this version does not have are skipped."""
@@ -23,7 +21,6 @@ NONE_HINT = (
     "only for code that you trust."
 )
 REASON_CHARACTERS = 120
-GIB = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -34,6 +31,15 @@ class TriedSandbox:
     @property
     def works(self) -> bool:
         return not self.isolation.broken
+
+    @property
+    def description(self) -> str:
+        """One line for a person: its name, and what it does not promise."""
+        line = f"sandbox: {self.isolation.sandbox}"
+        if not self.isolation.isolates:
+            return f"{line}, which isolates nothing"
+        missing = "; ".join(promise.name for promise in self.isolation.not_kept)
+        return f"{line}, which isolates in part. It does not promise: {missing}" if missing else line
 
 
 def list_candidates() -> list[str]:
@@ -70,11 +76,15 @@ def try_better_sandboxes(name: str, places: PrivatePlaces) -> Iterator[TriedSand
 
 
 def describe_remedy(failed: Sequence[Isolation]) -> str:
-    """Return what would get the best of the sandboxes that do not work; empty if there is none."""
+    """Return what would get the best of the sandboxes that do not work; empty if there is none.
+
+    Those whose cause is unknown come last: nobody can act on that.
+    """
     if not failed:
         return ""
-    promise = failed[0].broken[0]
-    return f"To get {failed[0].sandbox}: {promise.remedy or promise.hint}"
+    best = next((each for each in failed if each.broken[0].remedy not in ("", UNKNOWN)), failed[0])
+    promise = best.broken[0]
+    return f"To get {best.sandbox}: {promise.remedy or promise.hint}"
 
 
 def describe_failure(isolation: Isolation) -> str:
@@ -98,32 +108,11 @@ def choose_sandbox(places: PrivatePlaces) -> TriedSandbox:
     raise MachineError(f"{NONE_WORKS} {failures}.", f"{describe_remedy(failed)}\n{NONE_HINT}".lstrip())
 
 
-def open_sandbox(name: str, places: PrivatePlaces) -> PrivateSandbox:
-    """Return the named sandbox or, for `auto`, the first that starts. Promises are not tested."""
-    if name != AUTO_SANDBOX:
-        return PrivateSandbox(registry.find_sandbox(name), places)
-    for candidate in list_candidates():
-        sandbox = PrivateSandbox(registry.find_sandbox(candidate), places)
-        try:
-            _start_once(sandbox)
-        except Agent2RLError:
-            continue
-        return sandbox
-    return choose_sandbox(places).sandbox  # none starts: the self-tests say why
-
-
-def _start_once(sandbox: Sandbox) -> None:
-    with tempfile.TemporaryDirectory(prefix="agent2rl-start-") as name:
-        root = Path(name).resolve()
-        for part in ("workspace", "scratch"):
-            (root / part).mkdir()
-        enclosure = Enclosure(
-            role="grader",
-            workspace=root / "workspace",
-            scratch=root / "scratch",
-            log=root / "log",
-            wall_seconds=60,
-            limits=Limits(memory_bytes=GIB, disk_bytes=GIB, processes=16),
-            grace_seconds=0,
-        )
-        sandbox.run(Command(("true",)), enclosure, threading.Event())
+def open_sandbox(name: str, places: PrivatePlaces) -> TriedSandbox:
+    """Return the named sandbox or, for `auto`, the first that works; raise MachineError if none does."""
+    if name == AUTO_SANDBOX:
+        return choose_sandbox(places)
+    tried = try_sandbox(name, places)
+    if not tried.works:
+        raise MachineError(f"The sandbox {name} cannot be used.", tried.isolation.broken[0].hint)
+    return tried
