@@ -125,11 +125,12 @@ def test_a_run_of_nothing_has_a_baseline_and_no_score(
 
 def test_a_run_with_nothing_but_a_task_explains_its_choices_in_three_lines(shipped_run: CommandedRun) -> None:
     done, root = shipped_run.done, shipped_run.root
-    sandbox = json.loads((root / "spec.json").read_text())["sandbox"]
+    named = json.loads((root / "spec.json").read_text())["sandbox"]
+    sandbox = "the best sandbox that works here" if named == "auto" else f"the sandbox {named}"
     assert done.stderr.splitlines()[:4] == [
-        "agent:  script, which needs no LLM. Another: --agent NAME (agent2rl list agents)",
-        "model:  abacus. Another: --model NAME (agent2rl list models)",
-        f"limits: 10 min for the agent, in the sandbox {sandbox}. Others: --budget, --sandbox",
+        "agent:  script (no LLM needed). To change it: --agent NAME (agent2rl list agents)",
+        "model:  abacus. To change it: --model NAME (agent2rl list models)",
+        f"limits: 10 min for the agent, in {sandbox}. To change them: --budget, --sandbox",
         f"watch:  agent2rl view {root.parent}",
     ]
 

@@ -17,13 +17,13 @@ import pytest
 
 from agent2rl.cli.main import COMMANDS
 from agent2rl.record.files import extract_archive
-from agent2rl.run.preflight import DOCKER_COMMANDS
+from agent2rl.run.preflight import CLONE_COMMAND, DOCKER_COMMANDS
 from tests.helpers.run_launcher import RunLauncher
 
 ROOT = Path(__file__).parents[2]
 ARCHIVE = ROOT / "tests" / "whole_runs" / "earlier_version_run.tar.xz"
 NOT_ON_MACOS = {
-    "modules": ["inotify_simple"],
+    "modules": ["inotify_simple", "torch", "transformers"],
     "os": ["memfd_create", "sched_getaffinity", "sched_setaffinity", "pidfd_open", "O_PATH", "O_TMPFILE"],
     "time": ["CLOCK_BOOTTIME"],
     "fcntl": ["F_OFD_SETLK", "F_OFD_GETLK"],
@@ -128,6 +128,8 @@ def other(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         ["check"],
         ["check", "--json"],
         ["run", "--task", "gsm8k-mini"],
+        ["run", "--task", "alfworld-mini"],
+        ["demo"],
         ["resume", run_id],
     ]
     arguments = json.dumps([request.param, missing, commands, str(launcher.runs)])
@@ -187,7 +189,8 @@ def test_check_says_what_works_and_what_does_not(other: OtherSystem) -> None:
     assert lines[1].startswith(f"BROKEN runs: need Linux, and this is {name} → Install agent2rl {where}")
     assert "bubblewrap" in lines[1]
     build, start = DOCKER_COMMANDS
-    assert lines[1].endswith(f"With Docker, in a clone: `{build}`, then `{start}`")
+    assert "`pip install 'agent2rl[train]' && agent2rl demo` works" in lines[1]
+    assert lines[1].endswith(f"`{CLONE_COMMAND}`, then `{build}`, then `{start}`")
     findings = json.loads(other.results["check --json"][1])
     assert [finding["name"] for finding in findings] == ["reading runs", "runs", "cache"]
 
@@ -201,11 +204,13 @@ def test_the_docker_commands_are_documented_and_fit_the_image() -> None:
     assert all(option in documented for option in re.findall(r"--security-opt \S+|-e \S+", options))
 
 
-def test_a_run_is_refused_in_one_line_with_what_to_do(other: OtherSystem) -> None:
-    code, _, errors = other.results["run --task gsm8k-mini"]
+@pytest.mark.parametrize("command", ["run --task gsm8k-mini", "run --task alfworld-mini", "demo"])
+def test_a_run_is_refused_in_one_line_with_what_to_do(other: OtherSystem, command: str) -> None:
+    """Linux comes first: nobody should install torch for a run that cannot start."""
+    code, _, errors = other.results[command]
     name = "macOS" if other.name == "Darwin" else other.name
     assert code == 1
-    assert errors.endswith(
+    assert errors == (
         f"error: Runs need Linux, and this is {name}.\n"
         "       `agent2rl check` lists what works here, and how to get a Linux for the rest.\n"
     )

@@ -7,6 +7,7 @@ import click
 from agent2rl.cli.options import runs_dir
 from agent2rl.cli.run import run_command
 from agent2rl.cli.run_defaults import require_training_packages
+from agent2rl.system.unix import require_linux
 
 DEMO_RUN = ("--task", "alfworld-mini", "--agent", "recipe", "--model", "seedling")
 
@@ -26,6 +27,7 @@ def demo_command(budget: str, seed: str, sandbox: str | None, runs_dir: Path | N
     \b
     agent2rl run --task alfworld-mini --agent recipe --model seedling --budget 9m
     """
+    require_linux("Runs")
     require_training_packages("The demo trains a language model")
     options = {"--budget": budget, "--seed": seed, "--sandbox": sandbox, "--runs-dir": runs_dir}
     given = [part for name, value in options.items() if value is not None for part in (name, str(value))]

@@ -7,7 +7,9 @@ import click
 
 from agent2rl.core.errors import MachineError, UserError
 from agent2rl.core.records import RunSpec
+from agent2rl.core.sandbox import AUTO_SANDBOX
 from agent2rl.report.formatting import format_duration
+from agent2rl.system.unix import require_linux
 
 SHIPPED_SCRIPT, RECIPE = "script", "recipe"
 MINIATURE, LANGUAGE_MODEL = "abacus", "seedling"
@@ -44,13 +46,17 @@ def require_training_packages(what: str) -> None:
 
 def announce_choices(spec: RunSpec, quiet: bool) -> None:
     """Print in three lines what was chosen and how to choose otherwise, or raise if it cannot run here."""
+    require_linux("Runs")
     if spec.agent == RECIPE:
         require_training_packages(f"The agent {RECIPE!r} trains a language model")
     minutes = format_duration(spec.budget.wall_seconds)
+    # Which one works is known after the self-test. The run prints it then.
+    automatic = spec.sandbox == AUTO_SANDBOX
+    sandbox = "the best sandbox that works here" if automatic else f"the sandbox {spec.sandbox}"
     lines = (
-        f"agent:  {spec.agent}, which needs no LLM. Another: --agent NAME (agent2rl list agents)",
-        f"model:  {spec.model}. Another: --model NAME (agent2rl list models)",
-        f"limits: {minutes} for the agent, in the sandbox {spec.sandbox}. Others: --budget, --sandbox",
+        f"agent:  {spec.agent} (no LLM needed). To change it: --agent NAME (agent2rl list agents)",
+        f"model:  {spec.model}. To change it: --model NAME (agent2rl list models)",
+        f"limits: {minutes} for the agent, in {sandbox}. To change them: --budget, --sandbox",
     )
     if not quiet:
         click.echo("\n".join(lines), err=True)

@@ -46,6 +46,7 @@ LINUX_ELSEWHERE = "Install agent2rl in a Linux container or virtual machine, or 
 LINUX_ON = {
     "Windows": "Install agent2rl in WSL 2 (`wsl --install`), in a Linux container, or on a Linux server."
 }
+CLONE_COMMAND = "git clone REPOSITORY agent2rl && cd agent2rl"
 DOCKER_COMMANDS = (
     "docker build -t agent2rl:cpu .",
     (
@@ -95,8 +96,9 @@ def check_other_system(system: str, settings: Settings) -> Iterator[PreflightFin
     sandboxes = [name for name in registry.list_names("sandboxes") if name not in ("auto", "local")]
     build, start = DOCKER_COMMANDS
     hint = (
-        f"{LINUX_ON.get(system, LINUX_ELSEWHERE)} There, agents are isolated by {' or '.join(sandboxes)}. "
-        f"With Docker, in a clone: `{build}`, then `{start}`"
+        f"{LINUX_ON.get(system, LINUX_ELSEWHERE)} There, `pip install 'agent2rl[train]' && agent2rl demo` "
+        f"works, and agents are isolated by {' or '.join(sandboxes)}. With Docker here: the repository has a "
+        f"Dockerfile, the package has not. `{CLONE_COMMAND}`, then `{build}`, then `{start}`"
     )
     yield PreflightFinding(
         "runs", "broken", f"need Linux, and this is {SYSTEM_NAMES.get(system, system)}", hint
