@@ -15,7 +15,6 @@ from agent2rl.run.private_places import PrivatePlaces
 from agent2rl.run.run_steps import prepare_sandbox
 from agent2rl.run.settings import read_settings
 from agent2rl.sandboxes import landlock
-from agent2rl.sandboxes.start_failures import UNKNOWN
 from agent2rl.system.packages import suggest_install
 
 PLACES = PrivatePlaces()
@@ -89,13 +88,13 @@ def test_local_is_never_chosen_by_itself(no_programs: None, monkeypatch: pytest.
 
 
 def test_the_remedy_is_that_of_the_best_sandbox_whose_cause_is_known() -> None:
-    unknown = Promise(name="the sandbox starts", holds=False, hint=f"Who knows. {UNKNOWN}", remedy=UNKNOWN)
+    unknown = Promise(name="the sandbox starts", holds=False, hint="Who knows. Report it.")
     bubblewrap = Isolation(sandbox="bubblewrap", isolates=True, promises=(unknown,))
     group = Promise(name="the sandbox starts", holds=False, remedy="As root: `usermod -aG docker USER`.")
     docker = Isolation(sandbox="docker", isolates=True, promises=(group,))
     assert sandbox_choice.describe_remedy([bubblewrap, docker]).startswith("To get docker: As root: `usermod")
     assert make_verdict([bubblewrap, docker, CONFINED]).hint.startswith("To get docker: ")
-    assert sandbox_choice.describe_remedy([bubblewrap]) == f"To get bubblewrap: {UNKNOWN}"
+    assert sandbox_choice.describe_remedy([bubblewrap]) == "To get bubblewrap: Who knows. Report it."
 
 
 def test_a_sandbox_that_is_named_and_does_not_work_is_refused_with_the_reason(no_programs: None) -> None:

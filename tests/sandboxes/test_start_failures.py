@@ -469,10 +469,11 @@ def test_an_unknown_cause_is_shown_with_the_hint_of_the_sandbox() -> None:
     assert explain_failure(MachineError("No engine answers.", "Start docker."), USER)[0] == (
         "No engine answers. Start docker."
     )
-    unknown, _ = explain_failure(
+    unknown, remedy = explain_failure(
         MachineError("The sandbox did not start: bwrap: who knows", CHECK_HINT), USER
     )
     assert "does not know this cause" in unknown
+    assert remedy == ""
     assert "agent2rl check" not in unknown
 
 

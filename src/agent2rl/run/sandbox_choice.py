@@ -11,7 +11,6 @@ from agent2rl.core.errors import MachineError
 from agent2rl.core.records import Isolation
 from agent2rl.core.sandbox import AUTO_SANDBOX
 from agent2rl.run.private_places import PrivatePlaces, PrivateSandbox
-from agent2rl.sandboxes.start_failures import UNKNOWN
 
 CANDIDATES = ("bubblewrap", "docker", "podman", "apptainer", "confined")
 """The best first. Those that this version does not have are skipped."""
@@ -78,11 +77,11 @@ def try_better_sandboxes(name: str, places: PrivatePlaces) -> Iterator[TriedSand
 def describe_remedy(failed: Sequence[Isolation]) -> str:
     """Return what would get the best of the sandboxes that do not work; empty if there is none.
 
-    Those whose cause is unknown come last: nobody can act on that.
+    One whose cause is unknown has no remedy, and nobody can act on that: the next one is named.
     """
     if not failed:
         return ""
-    best = next((each for each in failed if each.broken[0].remedy not in ("", UNKNOWN)), failed[0])
+    best = next((each for each in failed if each.broken[0].remedy), failed[0])
     promise = best.broken[0]
     return f"To get {best.sandbox}: {promise.remedy or promise.hint}"
 

@@ -178,11 +178,12 @@ def read_machine_facts() -> MachineFacts:
 
 def explain_failure(error: Agent2RLError, facts: MachineFacts | None = None) -> tuple[str, str]:
     """Return the error with its cause and remedy if they are known, or else with its own hint; and the remedy
-    or hint alone."""
+    or hint alone, which is empty for an unknown cause."""
     if diagnosis := diagnose_failure(error.message, facts or read_machine_facts()):
         return f"{error.message.rstrip('.')}. {diagnosis}", diagnosis.remedy
-    hint = UNKNOWN if error.hint in ("", CHECK_HINT) else error.hint
-    return f"{error.message} {hint}", hint
+    if error.hint in ("", CHECK_HINT):
+        return f"{error.message} {UNKNOWN}", ""
+    return f"{error.message} {error.hint}", error.hint
 
 
 def build_missing_program(program: str) -> MachineError:
