@@ -157,6 +157,12 @@ def test_the_verdict_without_a_sandbox_is_broken() -> None:
     assert (local.state, local.detail) == ("broken", "the sandbox local isolates nothing")
 
 
+def test_the_verdict_of_a_named_sandbox_that_fails_does_not_speak_of_all_sandboxes() -> None:
+    verdict = make_verdict([CONFINED.model_copy(update={"promises": BUBBLEWRAP.promises})], [FULL])
+    assert (verdict.state, verdict.detail) == ("broken", "the sandbox confined does not work here")
+    assert verdict.hint == "bubblewrap works here, and is better: --sandbox bubblewrap"
+
+
 def test_a_record_of_an_earlier_version_is_full_or_none() -> None:
     earlier = (
         '{"sandbox": "bubblewrap", "isolates": true, "promises": [{"name": "a", "holds": true, "mend": ""}]}'

@@ -90,7 +90,8 @@ class SlurmExecutor:
                     sent = [executor.submit(SlurmJob(job.model_dump_json())) for job in members]
             except (subprocess.CalledProcessError, self._submitit.core.utils.FailedJobError) as error:
                 raise ExternalServiceError(
-                    f"sbatch rejected the jobs: {_first_line(error)}", "Check the parameters of --slurm."
+                    f"sbatch rejected the jobs: {_first_line(error)}",
+                    "Check --slurm, and [resources] in the campaign's file: a node must have that much.",
                 ) from error
             logger.debug("Submitted %d jobs with a limit of %d minutes", len(members), minutes)
             self._under_way |= {

@@ -241,12 +241,14 @@ def make_verdict(tried: Sequence[Isolation], better: Sequence[Isolation] = ()) -
         return PreflightFinding(
             "verdict", "broken", f"the sandbox {tried[0].sandbox} isolates nothing", "Use --sandbox auto."
         )
-    if better and not better[-1].broken:
+    better_works = bool(better) and not better[-1].broken
+    if better_works:
         hint = f"{better[-1].sandbox} works here, and is better: --sandbox {better[-1].sandbox}"
     if not working:
-        return PreflightFinding(
-            "verdict", "broken", "no sandbox works here, so no run can start", hint or NONE_HINT
-        )
+        detail = "no sandbox works here, so no run can start"
+        if better_works:
+            detail = f"the sandbox {tried[0].sandbox} does not work here"
+        return PreflightFinding("verdict", "broken", detail, hint or NONE_HINT)
     used = working[0]
     detail = f"runs use the sandbox {used.sandbox}, which keeps all {len(used.promises)} promises"
     if used.level == "partial":
