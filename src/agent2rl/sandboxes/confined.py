@@ -95,7 +95,7 @@ class ConfinedSandbox:
                     argv=(BARE_PYTHON, "-I", "-S", str(GUARD), str(descriptor)),
                     plan={
                         **make_inside_plan(command, home, temporary, enclosure.python),
-                        "sockets": {each.variable: str(each.socket.resolve()) for each in enclosure.sockets},
+                        "sockets": supervise.plan_sockets(enclosure.sockets),
                         "limits": _make_rlimits(enclosure.limits.processes, uid),
                     },
                     members=_list_members,
