@@ -92,11 +92,14 @@ def test_every_promise_that_it_makes_holds_and_the_others_are_named(isolation: I
 def test_what_it_does_not_keep_depends_on_the_kernel_and_the_user() -> None:
     always = {"files", "hidden", "processes", "unix-sockets"}
     assert set(list_gaps(6, is_root=True)) == always
+    assert set(list_gaps(9, is_root=True)) == always - {"unix-sockets"}
     assert set(list_gaps(6, is_root=False)) == always | {"attributes", "given-files"}
     assert set(list_gaps(5, is_root=True)) == always | {"abstract-sockets"}
     assert set(list_gaps(3, is_root=True)) == always | {"abstract-sockets", "network"}
     worst = {"abstract-sockets", "network", "read-only", "signals", "daemon", "attributes", "given-files"}
     assert set(list_gaps(1, is_root=False)) == always | worst
+    assert "every user" in list_gaps(6, is_root=True)["unix-sockets"]
+    assert "ssh agent" in list_gaps(6, is_root=False)["unix-sockets"]
     assert "no other host" in list_gaps(3, is_root=True)["network"]
     assert "every host" in list_gaps(6, is_root=True, has_broker=False)["network"]
     assert "can be used" in list_gaps(3, is_root=True, has_broker=False)["network"]
