@@ -488,7 +488,9 @@ class OrdinaryUser:
             text=True,
             check=False,
             env={"PATH": os.environ["PATH"], "HOME": str(self.home), "PYTHONPATH": str(ROOT)},
-            **({"user": ORDINARY_UID, "group": ORDINARY_UID, "extra_groups": []} if IS_ROOT else {}),
+            user=ORDINARY_UID if IS_ROOT else None,
+            group=ORDINARY_UID if IS_ROOT else None,
+            extra_groups=[] if IS_ROOT else None,
         )
         assert ended.returncode == 0, ended.stderr
         return ended.stdout
