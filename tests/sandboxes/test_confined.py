@@ -41,7 +41,7 @@ from tests.helpers.sandbox_runner import (
 SANDBOX = registry.find_sandbox("confined")
 VERSION = landlock.read_version()
 IS_ROOT = os.geteuid() == 0
-ORDINARY_UID = 23456
+ORDINARY_UID = 30_000 + os.getpid() % 30_000
 ROOT = Path(__file__).parents[2]
 needs_tcp_rules = pytest.mark.skipif(VERSION < landlock.TCP_FROM, reason="Landlock has no TCP rules here")
 needs_broker = pytest.mark.skipif(not confined.can_broker_sockets(), reason="no broker works here")
