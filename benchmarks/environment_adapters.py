@@ -16,7 +16,7 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
-from websockets.asyncio.client import unix_connect
+from websockets.asyncio.client import connect
 
 from agent2rl.core.environment import World
 from agent2rl.core.task import Example
@@ -25,6 +25,7 @@ from agent2rl.environments.adapters.client import ServedWorld
 from agent2rl.environments.adapters.openenv import BODY_BYTES, application
 from agent2rl.environments.alfworld import AlfworldEpisode, AlfworldGame
 from agent2rl.grading.server import serve_on_socket
+from agent2rl.net.socket_keys import connect_to_socket
 
 STEPS, CHUNK, REPEATS = 50, 10, 40
 Script = list[str]
@@ -102,7 +103,8 @@ def run_client(socket: str, plays: list[tuple[str, Script]], clients: int | None
         return time_served_world(socket, plays)
 
     async def play(number: int) -> None:
-        async with unix_connect(socket, "ws://world/ws", compression=None) as line:
+        link = connect_to_socket(Path(socket))
+        async with connect("ws://world/ws", sock=link, proxy=None, compression=None) as line:
             for game, script in plays[number::clients]:
                 await line.send(json.dumps({"type": "reset", "data": {"game": game}}))
                 await line.recv()

@@ -56,6 +56,7 @@ from agent2rl.grading.server import serve_on_socket
 from agent2rl.grading.service import GradingService
 from agent2rl.grading.verdict_maker import GradingSetup
 from agent2rl.models.abacus import Abacus
+from agent2rl.net.socket_keys import connect_to_socket
 from agent2rl.record.recorder import Recorder
 
 TARGETS = ("api", "gateway")
@@ -310,9 +311,8 @@ class FuzzConnection:
         return self.read_status()
 
     def _connect(self) -> None:
-        self._line = socket.socket(socket.AF_UNIX)
+        self._line = connect_to_socket(Path(self._path))
         self._line.settimeout(ANSWER_SECONDS)
-        self._line.connect(self._path)
         self._rest, self._used = b"", False
 
     def _send(self) -> None:

@@ -41,6 +41,7 @@ from agent2rl.gateway.gateway import Gateway, UsageCaps
 from agent2rl.gateway.keys import Key
 from agent2rl.gateway.prices import load_prices
 from agent2rl.grading.server import serve_on_socket
+from agent2rl.net.socket_keys import connect_to_socket
 
 MODEL = "claude-opus-4-6"
 THINK = {1: 0.1, 32: 1.0}
@@ -132,7 +133,7 @@ class Line:
     async def to(cls, place: int | Path) -> "Line":
         if isinstance(place, int):
             return cls(*await asyncio.open_connection("127.0.0.1", place))
-        return cls(*await asyncio.open_unix_connection(str(place)))
+        return cls(*await asyncio.open_unix_connection(sock=connect_to_socket(place)))
 
     async def close(self) -> None:
         self._writer.close()

@@ -41,6 +41,7 @@ from agent2rl.grading.lineage import trace_lineage
 from agent2rl.grading.server import serve_on_socket
 from agent2rl.grading.service import GradingService
 from agent2rl.grading.verdict_maker import GradingSetup
+from agent2rl.net.keyed_transports import KeyedTransport
 from agent2rl.record.recorder import Recorder
 from agent2rl.run.assets import write_split_file
 
@@ -220,7 +221,7 @@ def measure_submission(home: Path, base: BaseModel, write: Callable[[Path], None
         service = make_service(recorder, base, home)
         service.start()
         with serve_on_socket(create_grading_app(service, "gsm8k-mini", False)) as socket:
-            transport = httpx.HTTPTransport(uds=str(socket))
+            transport = KeyedTransport(socket)
             with httpx.Client(transport=transport, base_url="http://grading", timeout=3600) as client:
                 began = time.time()
                 answer = client.post("/submit", json={"model_path": "output/model"}).json()

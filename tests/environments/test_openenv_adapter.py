@@ -2,7 +2,6 @@
 
 import json
 import re
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -18,12 +17,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from websockets.exceptions import ConnectionClosed
 from websockets.frames import Frame, Opcode
-from websockets.sync.client import ClientConnection, unix_connect
+from websockets.sync.client import ClientConnection, connect
 
 from agent2rl.core.environment import EnvironmentStep, World
 from agent2rl.environments.adapters.openenv import BODY_BYTES, MAX_SESSIONS, application
 from agent2rl.environments.adapters.openenv_messages import SocketAnswer, StepResult, WorldProblem
 from agent2rl.grading.server import serve_on_socket
+from agent2rl.net.keyed_transports import KeyedTransport
+from agent2rl.net.socket_keys import connect_to_socket
 from tests.helpers.recorded_meter import RecordedMeter, open_recorded_meter
 from tests.helpers.small_worlds import STAIRS_GAMES, STAIRS_WORLD
 from tests.helpers.stairs_environment import StairsEnvironment
@@ -51,10 +52,11 @@ class Served:
     faults: list[str] = field(default_factory=list)
 
     def connect(self) -> ClientConnection:
-        return unix_connect(str(self.socket), "ws://world/ws", open_timeout=PATIENCE_SECONDS)
+        link = connect_to_socket(self.socket)
+        return connect("ws://world/ws", sock=link, proxy=None, open_timeout=PATIENCE_SECONDS)
 
     def http(self) -> httpx.Client:
-        transport = httpx.HTTPTransport(uds=str(self.socket))
+        transport = KeyedTransport(self.socket)
         return httpx.Client(transport=transport, base_url="http://world", timeout=PATIENCE_SECONDS)
 
 
@@ -250,7 +252,7 @@ class Together(StairsEnvironment):
 def test_a_slow_world_holds_up_nobody_over_plain_http() -> None:
     app = application(World(STAIRS_GAMES, Together, slow=True), "together")
     with serve_on_socket(app) as socket, ThreadPoolExecutor() as pool:
-        transport = httpx.HTTPTransport(uds=str(socket))
+        transport = KeyedTransport(socket)
         with httpx.Client(transport=transport, base_url="http://world", timeout=PATIENCE_SECONDS) as client:
 
             def begin(name: str) -> None:
@@ -329,8 +331,7 @@ def test_what_is_served_is_witnessed_and_refused_when_the_budget_is_used_up(tmp_
 def test_whoever_hangs_up_before_the_answer_leaves_room_for_others(tmp_path: Path) -> None:
     with served(tmp_path) as world:
         for _ in range(MAX_SESSIONS + 1):
-            line = socket.socket(socket.AF_UNIX)
-            line.connect(str(world.socket))
+            line = connect_to_socket(world.socket)
             line.sendall(UPGRADE)
             assert b"101" in line.recv(4096)
             line.sendall(3 * Frame(Opcode.TEXT, b'{"type": "reset"}').serialize(mask=True))
@@ -357,8 +358,7 @@ def test_an_episode_that_cannot_begin_takes_up_no_room(tmp_path: Path) -> None:
     ids=["pings", "pieces"],
 )
 def test_nobody_fills_the_servers_memory_by_sending_for_ever(world: Served, sent: bytes) -> None:
-    with socket.socket(socket.AF_UNIX) as line:
-        line.connect(str(world.socket))
+    with connect_to_socket(world.socket) as line:
         line.sendall(UPGRADE)
         assert b"101" in line.recv(4096)
         line.sendall(Frame(Opcode.TEXT, b"x", fin=False).serialize(mask=True))

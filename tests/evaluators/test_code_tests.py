@@ -3,12 +3,14 @@
 import ctypes
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +18,7 @@ import pytest
 
 from agent2rl.core.errors import GradingError
 from agent2rl.core.task import Example
-from agent2rl.evaluators.code_tests import evaluator, jail, pool
+from agent2rl.evaluators.code_tests import evaluator, jail, plain_data, pool
 from agent2rl.evaluators.code_tests.pool import ProgramJob, ProgramPool
 from agent2rl.sandboxes import resource_limits
 from tests.helpers.hostile_programs import (
@@ -64,6 +66,28 @@ def test_the_note_says_why_a_program_failed(sandboxes: ProgramPool, program: str
     (verdict,) = sandboxes.judge_jobs([make_job(program)])
     assert not verdict.passed
     assert verdict.note.startswith(note)
+
+
+def test_who_has_no_key_of_a_server_cannot_run_a_program_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    question = plain_data.build_frame(b"P", (REFERENCE_PROGRAM, "", "solve", None))
+    with open_sandboxed_pool(tmp_path / "programs", 1) as programs:
+        assert programs.judge_jobs([make_job(REFERENCE_PROGRAM)])[0].passed
+        monkeypatch.chdir(tmp_path / "programs" / "0" / "work")  # a socket's path must be short
+        key = Path(f"{pool.SOCKET}.key").read_bytes()
+
+        def ask(begin: bytes) -> bytes:
+            with socket.socket(socket.AF_UNIX) as link, suppress(ConnectionResetError):
+                link.settimeout(20)
+                link.connect(pool.SOCKET)
+                link.sendall(begin + question)
+                return link.recv(1)
+            return b""
+
+        assert [ask(begin) for begin in (b"", b"0" * len(key), b"\n" + key)] == [b"", b"", b""]
+        assert ask(key) != b""
+        assert programs.judge_jobs([make_job(REFERENCE_PROGRAM)])[0].passed
 
 
 TEMPORARY_FILE = """

@@ -27,6 +27,7 @@ from agent2rl.gateway import prices
 from agent2rl.gateway.drivers import parse_driver as parse_driver
 from agent2rl.gateway.gateway import Gateway, UsageCaps
 from agent2rl.grading.server import serve_on_socket
+from agent2rl.net.keyed_transports import KeyedTransport
 from tests.fake_llm.llm_clients import BASH_TOOL, COMMAND_SCHEMA, WIRES, LlmClient, parse_stream
 from tests.helpers.run_launcher import RunLauncher
 
@@ -58,7 +59,7 @@ def opened(tmp_path: Path) -> Iterator[Open]:
 
 def http_client(url: str, socket: Path | None = None) -> httpx.Client:
     """Without certificates, which take longer to load than a test."""
-    transport = httpx.HTTPTransport(uds=str(socket)) if socket else None
+    transport = KeyedTransport(socket) if socket else None
     return httpx.Client(base_url=url, transport=transport, timeout=120, verify=False)
 
 

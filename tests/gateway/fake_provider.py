@@ -21,6 +21,7 @@ from agent2rl.gateway.gateway import Gateway, Tape, UpstreamTimeouts, UsageCaps
 from agent2rl.gateway.keys import Key
 from agent2rl.gateway.prices import load_prices
 from agent2rl.grading.server import serve_on_socket
+from agent2rl.net.keyed_transports import KeyedTransport
 from tests.helpers.http_server import serve_app
 
 REAL_KEY = "sk-real-Zq9_8v7w6X5y4-0123456789"
@@ -318,8 +319,6 @@ def serve_gateway(
         **more,
     )
     with serve_on_socket(gateway.application, connections) as socket, closing(gateway):
-        transport = httpx.HTTPTransport(
-            verify=False, uds=str(socket), limits=httpx.Limits(max_connections=None)
-        )
+        transport = KeyedTransport(socket, httpx.Limits(max_connections=None))
         with httpx.Client(transport=transport, base_url="http://gateway", timeout=120) as client:
             yield GatewayClient(gateway, client, socket, exchanges)

@@ -13,6 +13,7 @@ from agent2rl.core.llm import Wire
 from agent2rl.gateway.errors import RequestRefused
 from agent2rl.gateway.gateway import UpstreamTimeouts
 from agent2rl.gateway.in_flight_request import BODY_BYTES, BodyMemoryBudget, RequestBody
+from agent2rl.net.socket_keys import connect_to_socket
 from tests.gateway.fake_provider import (
     MODEL,
     REAL_KEY,
@@ -46,9 +47,8 @@ def agent(provider: FakeProvider, shared: tuple[FakeProvider, GatewayClient]) ->
 
 def raw(agent: GatewayClient, sent: bytes) -> bytes:
     """How the answer begins to bytes that no client would send."""
-    with socket.socket(socket.AF_UNIX) as line:
+    with connect_to_socket(agent.socket) as line:
         line.settimeout(10)
-        line.connect(str(agent.socket))
         line.sendall(sent)
         found = b""
         while b"\r\n\r\n" not in found and (chunk := line.recv(65536)):

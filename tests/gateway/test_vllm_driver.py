@@ -18,6 +18,7 @@ from agent2rl.gateway.drivers import parse_driver
 from agent2rl.gateway.gateway import Gateway, UsageCaps
 from agent2rl.gateway.prices import load_prices
 from agent2rl.grading.server import serve_on_socket
+from agent2rl.net.keyed_transports import KeyedTransport
 from agent2rl.record.paths import RunPaths
 from agent2rl.record.reader import read_run
 from tests.agents.agent_runs import AGENT_CACHE, install_agent_or_skip
@@ -75,7 +76,7 @@ def ask(
         parse_driver(server.driver), None, UsageCaps(tokens=100_000), load_prices(), exchanges.append
     )
     with serve_on_socket(gateway.application) as socket, closing(gateway):
-        transport = httpx.HTTPTransport(uds=str(socket))
+        transport = KeyedTransport(socket)
         with httpx.Client(transport=transport, base_url="http://gateway", timeout=300) as agent:
             responses = [agent.post(path, json=body) for body in bodies]
     return responses, exchanges, gateway.usage()

@@ -39,6 +39,7 @@ from agent2rl.grading.untrusted_model_files import weights_sha256
 from agent2rl.grading.verdict_maker import GradingSetup
 from agent2rl.grading.verify import verify_run
 from agent2rl.models.abacus import Abacus
+from agent2rl.net.keyed_transports import KeyedTransport
 from agent2rl.record.ledger import read_ledger
 from agent2rl.record.reader import read_run
 from agent2rl.record.recorder import Recorder
@@ -86,7 +87,7 @@ def service(tmp_path: Path, recorder: Recorder) -> GradingService:
 @contextmanager
 def connect(service: GradingService, has_world: bool = False) -> Iterator[httpx.Client]:
     with serve_on_socket(create_grading_app(service, "gsm8k-mini", has_world)) as socket:
-        transport = httpx.HTTPTransport(uds=str(socket))
+        transport = KeyedTransport(socket)
         with httpx.Client(transport=transport, base_url="http://grading", timeout=300) as client:
             yield client
 

@@ -15,6 +15,7 @@ from agent2rl.grading.freeze import compute_manifest
 from agent2rl.grading.grading_proxy import JudgeProxy
 from agent2rl.grading.server import serve_on_socket as at_socket
 from agent2rl.grading.training_judge import BODY_BYTES, TrainingJudge, create_training_judge_app
+from agent2rl.net.keyed_transports import KeyedTransport
 from agent2rl.record import ledger
 from agent2rl.run import grading_proxy_setup, judges
 from agent2rl.run.assets import prepare_model_directory
@@ -127,9 +128,7 @@ def test_there_are_so_many_questions_and_no_more(tmp_path: Path) -> None:
     asked = {"messages": [{"role": "user", "content": "Well?"}]}
     with (
         at_socket(create_training_judge_app(training_judge)) as socket,
-        httpx.Client(
-            transport=httpx.HTTPTransport(uds=str(socket)), base_url="http://it", timeout=120
-        ) as client,
+        httpx.Client(transport=KeyedTransport(socket), base_url="http://it", timeout=120) as client,
         ThreadPoolExecutor(8) as pool,
     ):
         said = list(pool.map(lambda _: client.post("/v1/chat/completions", json=asked), range(8)))
@@ -146,9 +145,7 @@ def test_a_question_that_fails_says_so_and_is_counted(tmp_path: Path) -> None:
     training_judge = TrainingJudge(JudgeProxy("it", ScriptedEngine(breaks), tmp_path), limit=9)
     with (
         at_socket(create_training_judge_app(training_judge)) as socket,
-        httpx.Client(
-            transport=httpx.HTTPTransport(uds=str(socket)), base_url="http://it", timeout=120
-        ) as client,
+        httpx.Client(transport=KeyedTransport(socket), base_url="http://it", timeout=120) as client,
     ):
         asked = {"messages": [{"role": "user", "content": "Well?"}]}
         failed = client.post("/v1/chat/completions", json=asked)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from agent2rl.core.network import NetworkRequest, parse_network_policy
+from agent2rl.net.socket_keys import connect_to_socket
 from agent2rl.network_proxy.connections import Streams, UpstreamProxy
 from agent2rl.network_proxy.host_rules import HostRules, PackageMirror
 from agent2rl.network_proxy.request_log import NetworkLimits, RequestLog
@@ -94,9 +95,8 @@ class SmallInternet:
         return await asyncio.open_connection("127.0.0.1", self.site.server_address[1])
 
     def connect(self) -> socket.socket:
-        client = socket.socket(socket.AF_UNIX)
+        client = connect_to_socket(self.path)
         client.settimeout(WAIT_SECONDS)
-        client.connect(str(self.path))
         return client
 
     def ask(self, *parts: bytes) -> bytes:

@@ -7,10 +7,13 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
+import textwrap
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -20,6 +23,7 @@ from agent2rl.core.errors import MachineError, UserError
 from agent2rl.core.records import Isolation
 from agent2rl.core.sandbox import Command, Mount, ServiceSocket
 from agent2rl.sandboxes import confined, landlock, selftest
+from agent2rl.sandboxes.directory_access import let_user_pass
 from tests.helpers.hostile_programs import (
     ALWAYS_EQUAL_PROGRAM,
     REFERENCE_PROGRAM,
@@ -37,6 +41,8 @@ from tests.helpers.sandbox_runner import (
 SANDBOX = registry.find_sandbox("confined")
 VERSION = landlock.read_version()
 IS_ROOT = os.geteuid() == 0
+ORDINARY_UID = 30_000 + os.getpid() % 30_000
+ROOT = Path(__file__).parents[2]
 needs_tcp_rules = pytest.mark.skipif(VERSION < landlock.TCP_FROM, reason="Landlock has no TCP rules here")
 needs_broker = pytest.mark.skipif(not confined.can_broker_sockets(), reason="no broker works here")
 needs_scopes = pytest.mark.skipif(VERSION < landlock.SCOPES_FROM, reason="Landlock has no scopes here")
@@ -86,11 +92,14 @@ def test_every_promise_that_it_makes_holds_and_the_others_are_named(isolation: I
 def test_what_it_does_not_keep_depends_on_the_kernel_and_the_user() -> None:
     always = {"files", "hidden", "processes", "unix-sockets"}
     assert set(list_gaps(6, is_root=True)) == always
+    assert set(list_gaps(9, is_root=True)) == always - {"unix-sockets"}
     assert set(list_gaps(6, is_root=False)) == always | {"attributes", "given-files"}
     assert set(list_gaps(5, is_root=True)) == always | {"abstract-sockets"}
     assert set(list_gaps(3, is_root=True)) == always | {"abstract-sockets", "network"}
     worst = {"abstract-sockets", "network", "read-only", "signals", "daemon", "attributes", "given-files"}
     assert set(list_gaps(1, is_root=False)) == always | worst
+    assert "every user" in list_gaps(6, is_root=True)["unix-sockets"]
+    assert "ssh agent" in list_gaps(6, is_root=False)["unix-sockets"]
     assert "no other host" in list_gaps(3, is_root=True)["network"]
     assert "every host" in list_gaps(6, is_root=True, has_broker=False)["network"]
     assert "can be used" in list_gaps(3, is_root=True, has_broker=False)["network"]
@@ -462,6 +471,133 @@ def test_abstract_sockets_of_the_host_cannot_be_reached(cell: SandboxRunner) -> 
         listener.listen()
         cell.python(script)
     assert cell.log == "refused\n"
+
+
+@dataclass(frozen=True)
+class OrdinaryUser:
+    """A user that runs harnesses without root."""
+
+    home: Path
+
+    def run(self, script: str) -> str:
+        """Run a Python script that starts sandboxes; return what it prints."""
+        ended = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(script), str(self.home)],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+            env={"PATH": os.environ["PATH"], "HOME": str(self.home), "PYTHONPATH": str(ROOT)},
+            user=ORDINARY_UID if IS_ROOT else None,
+            group=ORDINARY_UID if IS_ROOT else None,
+            extra_groups=[] if IS_ROOT else None,
+        )
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout
+
+
+@pytest.fixture
+def ordinary_user(isolation: Isolation) -> Iterator[OrdinaryUser]:
+    with tempfile.TemporaryDirectory(dir="/tmp") as name, ExitStack() as rights:
+        if IS_ROOT:
+            os.chown(name, ORDINARY_UID, ORDINARY_UID)
+            shown = [Path(sys.executable), Path(sys.base_prefix), ROOT / "src"]
+            rights.enter_context(let_user_pass(ORDINARY_UID, shown))
+        yield OrdinaryUser(Path(name))
+
+
+FIND_SERVICES = r"""
+import os, re, socket, urllib.request
+
+def can_open(path):
+    try:
+        os.close(os.open(path, os.O_RDONLY))
+        return True
+    except OSError:
+        return False
+
+def ask(path):
+    with socket.socket(socket.AF_UNIX) as link:
+        link.settimeout(20)
+        try:
+            link.connect(path)
+        except OSError:
+            return "no connection"  # a service of another user
+        try:
+            link.sendall(b"GET / HTTP/1.1\r\nHost: a-service-of-somebody-else\r\n\r\n")
+            return "an answer" if link.recv(100) else "silence"
+        except ConnectionError:
+            return "silence"
+
+print(urllib.request.urlopen(os.environ["SERVICE_URL"], timeout=20).read().decode(), flush=True)
+paths = re.findall(r"/tmp/agent2rl-\S+/http.sock", open("/proc/net/unix").read())
+for path in sorted(set(paths)):
+    print("service:", ask(path), path)
+    print("key:", can_open(path.replace(".sock", ".key")) or can_open(os.path.dirname(path)))
+for pid in filter(str.isdigit, os.listdir("/proc")):
+    try:
+        command = open(f"/proc/{pid}/cmdline").read()
+    except OSError:
+        continue
+    # A kernel thread has no command. The last two hold the key of their own service.
+    if not command or int(pid) in (os.getpid(), os.getppid()):
+        continue
+    print(command)
+    for name in ("environ", "auxv", "maps", "mem", "cwd", *(f"fd/{number}" for number in range(64))):
+        if can_open(f"/proc/{pid}/{name}"):
+            print("opened:", pid, name)
+"""
+
+
+@needs_scopes
+def test_without_a_user_of_its_own_it_finds_the_services_of_other_runs_and_gets_no_answer(
+    ordinary_user: OrdinaryUser,
+) -> None:
+    log = ordinary_user.run(
+        f"""
+        import sys
+        from pathlib import Path
+        from agent2rl import registry
+        from agent2rl.core.sandbox import ServiceSocket
+        from agent2rl.grading.server import serve_on_socket
+        from agent2rl.net.socket_keys import read_key
+        from tests.helpers.sandbox_runner import SandboxRunner
+
+        async def say_hello(scope, receive, send):
+            await send({{"type": "http.response.start", "status": 200, "headers": []}})
+            await send({{"type": "http.response.body", "body": b"hello"}})
+
+        with serve_on_socket(say_hello) as own, serve_on_socket(say_hello) as other:
+            cell = SandboxRunner(registry.find_sandbox("confined"), Path(sys.argv[1]))
+            cell.python({FIND_SERVICES!r}, sockets=(ServiceSocket("SERVICE_URL", own),))
+            print(cell.log)
+            print("the key is", "in the log" if read_key(other).decode() in cell.log else "not in the log")
+        """
+    )
+    lines = log.splitlines()
+    assert lines[0] == "hello"
+    answers = [line.split()[1] for line in lines if line.startswith("service:")]
+    assert "an" not in answers
+    assert answers.count("silence") >= 2, log
+    assert {line for line in lines if line.startswith("key:")} == {"key: False"}
+    assert [line for line in lines if line.startswith("opened:")] == []
+    assert lines[-1] == "the key is not in the log"
+
+
+def test_the_promises_hold_without_root_too(ordinary_user: OrdinaryUser) -> None:
+    log = ordinary_user.run(
+        """
+        from agent2rl import registry
+        isolation = registry.find_sandbox("confined").check()
+        print([(promise.name, promise.hint) for promise in isolation.broken])
+        print([promise.name for promise in isolation.promises if promise.holds])
+        """
+    )
+    broken, held = log.splitlines()
+    assert broken == "[]"
+    if VERSION >= landlock.TCP_FROM:
+        assert selftest.NAMES["network"] in held
+    assert selftest.NAMES["service"] in held
 
 
 def test_daemons_die_when_the_command_ends_by_itself_and_when_it_is_killed(cell: SandboxRunner) -> None:

@@ -509,23 +509,19 @@ say(**submit(OUTPUT / "m"))
 def test_floods_of_connections_and_huge_bodies_do_not_harm_the_service(launcher: RunLauncher) -> None:
     run = launcher.run(
         """
-door = next(pathlib.Path("/run/sockets").iterdir())
+service = urllib.parse.urlsplit(os.environ["GRADING_SERVER_URL"])
+door = (service.hostname, service.port)
 held = []
 for _ in range(900):
-    s = socket.socket(socket.AF_UNIX)
-    s.settimeout(5)
     try:
-        s.connect(str(door))
-        held.append(s)
+        held.append(socket.create_connection(door, 5))
     except OSError:
         break
 for s in held:
     s.close()
 time.sleep(0.5)
 def raw(request):
-    with socket.socket(socket.AF_UNIX) as s:
-        s.settimeout(20)
-        s.connect(str(door))
+    with socket.create_connection(door, 20) as s:
         try:
             for piece in request:
                 s.sendall(piece)
@@ -551,10 +547,9 @@ say(held=len(held), huge=huge.split("\\r\\n")[0], noise=noise.split("\\r\\n")[0]
 def test_clients_that_hang_up_do_not_end_the_harness(launcher: RunLauncher) -> None:
     run = launcher.run(
         """
-door = next(pathlib.Path("/run/sockets").iterdir())
+service = urllib.parse.urlsplit(os.environ["GRADING_SERVER_URL"])
 for _ in range(50):
-    with socket.socket(socket.AF_UNIX) as s:
-        s.connect(str(door))
+    with socket.create_connection((service.hostname, service.port), 5) as s:
         s.sendall(b"GET /openapi.json HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n" * 5)
 say(after=submit(trained("m"))["verdict"])
 os._exit(0)

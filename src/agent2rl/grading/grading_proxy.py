@@ -9,8 +9,8 @@ A judge's replies that could be parsed are cached, so that the same question is 
 for a missing reply is only in the harness's log, because the agent may read the child's messages and a
 server's error may reveal too much.
 
-A failure has status 502 and a reason. There is no authentication: the socket's directory is mounted only into
-grading children.
+A failure has status 502 and a reason. Only grading children see the socket's directory, which also holds the
+key that every connection needs (`net.socket_keys`).
 """
 
 import logging

@@ -1,18 +1,20 @@
-"""Serve an application on a unix socket from a thread."""
+"""Serve an application on a unix socket from a thread, to those who have the socket's key."""
 
 import asyncio
-import shutil
-import tempfile
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import Frame
+
+from agent2rl.net.key_gate import KeyGate
+from agent2rl.net.socket_keys import make_socket_directory, write_key
 
 CONNECTIONS = 64
 PINGS: dict[str, Any] = {"ws_ping_interval": 20.0, "ws_ping_timeout": 60.0}
@@ -52,29 +54,44 @@ class _GuardedWebSocket(WebSocketsSansIOProtocol):
             super().handle_cont(event)
 
 
+class _GatedServer(uvicorn.Server):
+    """Serves connections that begin with the key of the gate."""
+
+    def __init__(self, config: uvicorn.Config, gate: KeyGate, protocol: type[H11Protocol]) -> None:
+        # uvicorn calls it for every connection.
+        config.http = cast(Any, lambda **settings: gate.guard(lambda: protocol(**settings)))
+        super().__init__(config)
+        self._gate = gate
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._gate.close()
+        await super().shutdown(sockets)
+
+
 @contextmanager
 def serve_on_socket(
     application: Any, connections: int = CONNECTIONS, message_bytes: int | None = None
 ) -> Iterator[Path]:
-    """Serve the application and yield the socket's path, in its own directory because such paths must be
-    short.
+    """Serve the application and yield the path of its socket, which has a key beside it (`net.socket_keys`).
 
-    The directory can be mounted into a sandbox, where another user reads it. Its parent is private.
     WebSockets are enabled if a maximum message length is given.
     """
-    home = Path(tempfile.mkdtemp(prefix="agent2rl-", dir="/tmp"))
-    shared = home / "s"
-    shared.mkdir()
-    shared.chmod(0o755)
-    socket = shared / "http.sock"
-    config = uvicorn.Config(
+    with make_socket_directory() as path:
+        gate = KeyGate(write_key(path))
+        config = _make_config(application, path, connections, message_bytes)
+        server = _GatedServer(config, gate, _limit_connections(connections))
+        with _run_server(server):
+            yield path
+
+
+def _make_config(application: Any, path: Path, connections: int, message_bytes: int | None) -> uvicorn.Config:
+    return uvicorn.Config(
         application,
         interface="asgi3",
-        uds=str(socket),
+        uds=str(path),
         # By default uvicorn takes uvloop where another package brought it (vLLM does), and the gateway's
         # connections to providers need what only Python's own loop can do.
         loop="asyncio",
-        http=_limit_connections(connections),
         ws=_GuardedWebSocket if message_bytes else "none",
         ws_max_size=message_bytes or 0,
         ws_per_message_deflate=False,  # a small message could decompress to a large one
@@ -84,18 +101,20 @@ def serve_on_socket(
         log_config=None,
         log_level="critical",  # malformed requests must not reach the user's terminal
     )
-    server = uvicorn.Server(config)
+
+
+@contextmanager
+def _run_server(server: uvicorn.Server) -> Iterator[None]:
     thread = threading.Thread(target=server.run, name="grading-http", daemon=True)
     thread.start()
     try:
         _wait_until_started(server, thread)
-        yield socket
+        yield
     finally:
         server.should_exit = True
         # Without this the server waits until every client hangs up, which an agent may never do.
         server.force_exit = True
         thread.join()
-        shutil.rmtree(home, ignore_errors=True)
 
 
 def _wait_until_started(server: uvicorn.Server, thread: threading.Thread) -> None:

@@ -1,7 +1,8 @@
 """Client of the grading proxy, which gives a grading child searches, pages and a judge.
 
 The child has neither network nor API keys. The harness serves a proxy for it on a unix socket, in
-a directory that the child sees. A request that fails raises a `ExternalServiceError` with the reason.
+a directory that the child sees, with the socket's key. A request that fails raises a
+`ExternalServiceError` with the reason.
 """
 
 import os
@@ -14,10 +15,11 @@ from pydantic import Field
 
 from agent2rl.core.errors import ExternalServiceError
 from agent2rl.core.records import Record
+from agent2rl.net.keyed_transports import KeyedTransport
+from agent2rl.net.socket_keys import SOCKET_NAME
 
 MOUNT_NAME = "desk"
 """Directory of the socket in the child's workspace."""
-SOCKET = "http.sock"
 PROXY_VARIABLE = "AGENT2RL_DESK"
 """Environment variable with the path of that directory."""
 TIMEOUT_SECONDS = 3600.0
@@ -77,7 +79,7 @@ class GradingProxyClient:
         self._socket = socket.resolve()  # a socket's path must be short, and a link to it need not be
         # One connection per request: it is cheap on a local socket, and none stays open.
         limits = httpx.Limits(max_connections=48, max_keepalive_connections=0)
-        transport = httpx.HTTPTransport(uds=str(self._socket), limits=limits)
+        transport = KeyedTransport(self._socket, limits)
         self._client = httpx.Client(
             transport=transport, base_url="http://desk", timeout=TIMEOUT_SECONDS, trust_env=False
         )
@@ -116,7 +118,7 @@ class GradingProxyClient:
 def find_grading_proxy() -> GradingProxyClient | None:
     """Return the client of this grading's proxy, the same each time; None if there is no proxy."""
     directory = os.environ.get(PROXY_VARIABLE)
-    return _connect_to(Path(directory).absolute() / SOCKET) if directory else None
+    return _connect_to(Path(directory).absolute() / SOCKET_NAME) if directory else None
 
 
 @cache

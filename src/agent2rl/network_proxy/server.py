@@ -14,8 +14,6 @@ request are never read as another one. Each request is recorded when it ends.
 import asyncio
 import logging
 import re
-import shutil
-import tempfile
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -24,6 +22,8 @@ from pathlib import Path
 
 import h11
 
+from agent2rl.net.key_gate import KeyGate
+from agent2rl.net.socket_keys import make_socket_directory, write_key
 from agent2rl.network_proxy.connections import (
     ClientConnection,
     Dial,
@@ -93,12 +93,22 @@ class NetworkProxy:
         self._clients: set[asyncio.Task[None]] = set()
 
     async def serve(self, path: Path, started: Callable[[], None], stop: asyncio.Event) -> None:
-        """Serve on a unix socket until `stop` is set. Every connection is closed when this returns."""
-        backlog = self._log.limits.connections
-        server = await asyncio.start_unix_server(self._serve_client, path, backlog=backlog)
+        """Serve on a unix socket until `stop` is set, to those who have its key (`net.socket_keys`).
+
+        Every connection is closed when this returns.
+        """
+        gate = KeyGate(write_key(path))
+
+        def open_streams() -> asyncio.Protocol:
+            return asyncio.StreamReaderProtocol(asyncio.StreamReader(), self._serve_client)
+
+        server = await asyncio.get_running_loop().create_unix_server(
+            lambda: gate.guard(open_streams), path, backlog=self._log.limits.connections
+        )
         started()
         await stop.wait()
         server.close()
+        gate.close()
         for task in tuple(self._clients):
             task.cancel()
         await asyncio.gather(*self._clients, return_exceptions=True)
@@ -330,11 +340,13 @@ async def _run_both(first: Awaitable[None], second: Awaitable[None]) -> None:
 @contextmanager
 def serve_network_proxy(proxy: NetworkProxy) -> Iterator[Path]:
     """Serve the proxy from a thread and yield its socket. At the end, all its connections are closed."""
-    home = Path(tempfile.mkdtemp(prefix="agent2rl-", dir="/tmp"))
-    shared = home / "s"
-    shared.mkdir()
-    shared.chmod(0o755)
-    path, started = shared / "http.sock", threading.Event()
+    with make_socket_directory() as path, _run_proxy(proxy, path):
+        yield path
+
+
+@contextmanager
+def _run_proxy(proxy: NetworkProxy, path: Path) -> Iterator[None]:
+    started = threading.Event()
     loop, stop = asyncio.new_event_loop(), asyncio.Event()
 
     def serve() -> None:
@@ -346,9 +358,8 @@ def serve_network_proxy(proxy: NetworkProxy) -> Iterator[Path]:
     try:
         if not started.wait(START_SECONDS):
             raise RuntimeError("the network proxy did not start")
-        yield path
+        yield
     finally:
         with suppress(RuntimeError):  # the loop is closed already
             loop.call_soon_threadsafe(stop.set)
         thread.join()
-        shutil.rmtree(home, ignore_errors=True)

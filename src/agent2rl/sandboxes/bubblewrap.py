@@ -98,7 +98,7 @@ class BubblewrapSandbox:
                 ),
                 plan={
                     **make_inside_plan(command, str(view.HOME), str(view.TEMPORARY), enclosure.python),
-                    "sockets": sockets,
+                    "sockets": supervise.plan_sockets(enclosure.sockets, sockets),
                     "limits": make_rlimits(enclosure.limits.processes),
                 },
                 members=_list_members,

@@ -55,6 +55,11 @@ GIT_SETTINGS = "[safe]\n\tdirectory = *\n"
 """git refuses a repository that belongs to another user, and the workspace belongs to root."""
 GIT_ENVIRONMENT = {"GIT_CONFIG_NOSYSTEM": "1"}
 """git, too, takes a missing /etc/gitconfig for an answer, and gives up at one that it may not read."""
+OTHERS_SOCKETS = "Those that every user may connect to can be reached."
+OWN_SOCKETS = (
+    "All sockets of your user can be reached, such as those of a session bus or an ssh agent. Start the "
+    "harness as root, or as a user that runs nothing else. The harness's own services ask for a key."
+)
 OWN_PROCESSES = 1
 BROKER_SECONDS = 30.0
 SECONDS_TO_DIE = 30.0
@@ -95,7 +100,7 @@ class ConfinedSandbox:
                     argv=(BARE_PYTHON, "-I", "-S", str(GUARD), str(descriptor)),
                     plan={
                         **make_inside_plan(command, home, temporary, enclosure.python),
-                        "sockets": {each.variable: str(each.socket.resolve()) for each in enclosure.sockets},
+                        "sockets": supervise.plan_sockets(enclosure.sockets),
                         "limits": _make_rlimits(enclosure.limits.processes, uid),
                     },
                     members=_list_members,
@@ -117,10 +122,12 @@ def list_gaps(version: int, is_root: bool, has_broker: bool) -> dict[str, str]:
         "hidden": "Names in these directories can be listed. Their files cannot be opened.",
         "processes": "The host's processes and their command lines can be seen, because there is no pid "
         "namespace.",
-        "unix-sockets": "Landlock does not restrict unix sockets that have a path. "
-        + ("Those that every user may connect to" if is_root else "Those of your own user")
-        + " can be reached.",
     }
+    if version < landlock.SOCKETS_FROM:
+        gaps["unix-sockets"] = (
+            "This kernel's Landlock cannot restrict unix sockets that have a path: it needs Linux 7.1. "
+            + (OTHERS_SOCKETS if is_root else OWN_SOCKETS)
+        )
     if version < landlock.TCP_FROM:
         gaps["network"] = "This kernel's Landlock cannot restrict TCP: it needs Linux 6.7. " + (
             "TCP services of this machine can be reached, and no other host."
@@ -338,9 +345,13 @@ def _allow_paths(
         rules.allow(Path(SHARED_MEMORY), landlock.WRITE)
         _allow_hardware(rules, enclosure)
     for mount in mounts:
-        rules.allow(mount.source, landlock.WRITE if mount.writable else landlock.READ)
+        # A service's socket may be in it.
+        rights = landlock.WRITE if mount.writable else landlock.READ
+        rules.allow(mount.source, rights | landlock.CONNECT_SOCKET)
     for path in (enclosure.workspace, enclosure.scratch / "home", enclosure.scratch / "tmp"):
-        rules.allow(path, landlock.WRITE)
+        rules.allow(path, landlock.WRITE | landlock.CONNECT_SOCKET)
+    for each in enclosure.sockets:
+        rules.allow(each.socket, landlock.CONNECT_SOCKET)
     sources = [mount.source for mount in mounts]
     sockets = [each.socket for each in enclosure.sockets]
     return [*python, *sources, *sockets, enclosure.workspace, enclosure.scratch / "home"]

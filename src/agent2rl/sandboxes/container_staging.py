@@ -244,7 +244,7 @@ def stage_container(
         home, temporary = str(view.HOME), str(view.TEMPORARY)
         plan = {
             **supervise.make_inside_plan(command, home, temporary, enclosure.python),
-            "sockets": sockets,
+            "sockets": supervise.plan_sockets(enclosure.sockets, sockets),
             "limits": _make_rlimits(enclosure.limits.processes, user),
             "filter": seccomp.build_filter().hex(),
             "ready": str(READY),

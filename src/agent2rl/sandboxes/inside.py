@@ -9,7 +9,8 @@ the arguments, because everybody on the machine can read those):
     files         path -> text: files to write before it starts
     input         text for its stdin
     interrupt     which processes get SIGINT: the `group`, or the `leader` alone
-    sockets       variable -> unix socket of the service behind it
+    sockets       variable -> unix socket of the service behind it, and the key that each connection to it
+                  begins with
     limits        name of an rlimit -> value
     ready         a descriptor that gets one byte when everything is set up and the command is about to start,
                   or the path of a unix socket that gets a connection
@@ -59,7 +60,7 @@ def main(confine: "Callable[[list[int]], None] | None" = None) -> int:
     _set_rlimits(plan["limits"])
     # Opened before the process is confined: it may not bind to ports then, and the rules name
     # these.
-    sockets = [(variable, _open_listener(), path) for variable, path in plan["sockets"].items()]
+    sockets = [(variable, _open_listener(), service) for variable, service in plan["sockets"].items()]
     if confine:
         confine([listener.getsockname()[1] for _, listener, _ in sockets])
     urls = {variable: _make_url(listener) for variable, listener, _ in sockets}
@@ -73,7 +74,7 @@ def main(confine: "Callable[[list[int]], None] | None" = None) -> int:
     interrupt = os.killpg if plan["interrupt"] == "group" else os.kill
     threading.Thread(target=_handle_control_lines, args=(child, interrupt), daemon=True).start()
     if sockets:
-        routes = [(listener, path) for _, listener, path in sockets]
+        routes = [(listener, *service) for _, listener, service in sockets]
         threading.Thread(target=_forward_connections, args=(routes,), daemon=True).start()
     code = _wait_for_command(child)
     return code if code >= 0 else 128 - code
@@ -237,7 +238,7 @@ def _send_signal(send: "Callable[[int, int], None]", target: int, number: int) -
         send(target, number)
 
 
-def _forward_connections(routes: list[tuple[socket.socket, str]]) -> None:
+def _forward_connections(routes: list[tuple[socket.socket, str, str]]) -> None:
     """Copy bytes between the loopback ports and the unix sockets, forever."""
     import asyncio  # here, because it is slow to import and the command need not wait for it
     import functools
@@ -251,12 +252,15 @@ def _forward_connections(routes: list[tuple[socket.socket, str]]) -> None:
         # Only this direction ends: the other side may still answer.
         writer.write_eof()
 
-    async def carry(path: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def carry(
+        path: str, key: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         writers = [writer]
         links.add(asyncio.current_task())
         try:
             far_reader, far_writer = await asyncio.open_unix_connection(path)
             writers.append(far_writer)
+            far_writer.write(key)
             await asyncio.gather(pump(reader, far_writer), pump(far_reader, writer))
         except OSError:
             pass  # one side hung up: close the other too
@@ -266,8 +270,9 @@ def _forward_connections(routes: list[tuple[socket.socket, str]]) -> None:
                 open_writer.close()
 
     async def serve() -> None:
-        for listener, path in routes:
-            await asyncio.start_server(functools.partial(carry, path), sock=listener, backlog=1024)
+        for listener, path, key in routes:
+            start = functools.partial(carry, path, key.encode())
+            await asyncio.start_server(start, sock=listener, backlog=1024)
         await asyncio.Event().wait()
 
     asyncio.run(serve())

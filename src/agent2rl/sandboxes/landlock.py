@@ -8,9 +8,10 @@ It needs no privilege and no namespace. What it can forbid depends on the kernel
     4  (6.7)    TCP: binding and connecting to ports
     5  (6.10)   requests to device files (ioctl)
     6  (6.12)   signals to, and abstract unix sockets of, processes outside
+    9  (7.1)    connecting to unix sockets that have a path and were made outside
 
-Not covered by any of these: names, sizes, modes and times of files; unix sockets with a path; UDP; listening
-on a port that the kernel chooses. Processes outside cannot be traced, and their memory cannot be read.
+Not used or not covered: names, sizes, modes and times of files; UDP; listening on a port that the kernel
+chooses. Processes outside cannot be traced, and their memory cannot be read.
 
 The harness builds a ruleset. `confined_guard.py` applies it, so this module uses the standard library only.
 """
@@ -27,17 +28,17 @@ GET_VERSION = 1
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIRECTORY = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 REMOVE_DIRECTORY, REMOVE_FILE = 1 << 4, 1 << 5
 MAKE_DIRECTORY, MAKE_FILE, MAKE_SOCKET, MAKE_PIPE, MAKE_LINK = 1 << 7, 1 << 8, 1 << 9, 1 << 10, 1 << 12
-MOVE, TRUNCATE, DEVICE_REQUEST = 1 << 13, 1 << 14, 1 << 15
+MOVE, TRUNCATE, DEVICE_REQUEST, CONNECT_SOCKET = 1 << 13, 1 << 14, 1 << 15, 1 << 16
 READ = EXECUTE | READ_FILE | READ_DIRECTORY
 CHANGE = WRITE_FILE | REMOVE_DIRECTORY | REMOVE_FILE | MAKE_DIRECTORY | MAKE_FILE | MAKE_SOCKET | MAKE_PIPE
 WRITE = READ | CHANGE | MAKE_LINK | MOVE | TRUNCATE
 DEVICE = READ_FILE | WRITE_FILE | DEVICE_REQUEST | TRUNCATE
-OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | DEVICE_REQUEST
+OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | DEVICE_REQUEST | CONNECT_SOCKET
 """The rights that a rule for a file may have; the others are of directories."""
 BIND_TCP, CONNECT_TCP = 1 << 0, 1 << 1
 ABSTRACT_SOCKETS, SIGNALS = 1 << 0, 1 << 1
 
-MOVES_FROM, TRUNCATES_FROM, TCP_FROM, DEVICES_FROM, SCOPES_FROM = 2, 3, 4, 5, 6
+MOVES_FROM, TRUNCATES_FROM, TCP_FROM, DEVICES_FROM, SCOPES_FROM, SOCKETS_FROM = 2, 3, 4, 5, 6, 9
 """Versions from which the kernel can forbid these."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -62,7 +63,13 @@ def read_version() -> int:
 
 def _list_file_rights(version: int) -> int:
     rights = (1 << 13) - 1
-    for right, first in ((MOVE, MOVES_FROM), (TRUNCATE, TRUNCATES_FROM), (DEVICE_REQUEST, DEVICES_FROM)):
+    newer = (
+        (MOVE, MOVES_FROM),
+        (TRUNCATE, TRUNCATES_FROM),
+        (DEVICE_REQUEST, DEVICES_FROM),
+        (CONNECT_SOCKET, SOCKETS_FROM),
+    )
+    for right, first in newer:
         rights |= right if version >= first else 0
     return rights
 
@@ -85,6 +92,8 @@ class Ruleset:
         try:
             is_directory = os.path.isdir(path)  # noqa: PTH112 (pathlib is slow to import)
             rights &= self._rights if is_directory else self._rights & OF_FILES
+            if not rights:  # of what is to be allowed here, this kernel forbids nothing
+                return
             rule = struct.pack("=Qi", rights, place)
             _call_kernel(ADD_RULE, self.descriptor, RULE_PATH, rule, 0)
         finally:

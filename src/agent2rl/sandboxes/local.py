@@ -23,6 +23,7 @@ from agent2rl.sandboxes.supervise import (
     SandboxStart,
     make_inside_command,
     make_inside_plan,
+    plan_sockets,
     supervise_sandbox,
 )
 
@@ -50,7 +51,7 @@ class LocalSandbox:
             argv=make_inside_command(enclosure.role),
             plan={
                 **make_inside_plan(marked, str(home), str(temporary), enclosure.python),
-                "sockets": {each.variable: str(each.socket.resolve()) for each in enclosure.sockets},
+                "sockets": plan_sockets(enclosure.sockets),
                 "limits": {"RLIMIT_CORE": 0},  # other limits would count this user's other processes too
             },
             members=family.list_members,

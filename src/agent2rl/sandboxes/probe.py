@@ -8,6 +8,7 @@ It uses the standard library only. Its one argument is a JSON object with the se
     read_only      a directory inside that must not be writable
     given          another one, which is a part of the workspace
     port           a TCP port of the host that must not be reached
+    other_service  the socket of another service of the harness, which must not answer
     socket         a unix socket of the host that must not be reached
     abstract       the name of an abstract unix socket of the host that must not be reached
     process        a process of the host, with which nothing must be possible
@@ -52,7 +53,7 @@ def main() -> None:
         and not _can_open("/proc/sysrq-trigger"),
         "processes": _list_visible_pids() <= {1, os.getppid(), os.getpid()},
         "service": _ask_service(os.environ["SERVICE_URL"]) == setup["word"],
-        "network": _is_offline(setup["port"]),
+        "network": _is_offline(setup["port"]) and not _is_answered(setup["other_service"]),
         "vsock": not _has_socket(AF_VSOCK),
         "namespaces": not _call_succeeds("unshare", CLONE_NEWUSER),
         "tracing": not _call_succeeds("ptrace", PTRACE_TRACEME, 0, 0, 0),
@@ -61,7 +62,7 @@ def main() -> None:
         "given-files": not _is_writable(Path(setup["given"])) and not _can_rename(setup["given"]),
         "attributes": not _can_touch(f"{setup['secret']}/key"),
         "memory": not any(
-            _can_read(f"/proc/{setup['process']}/{name}") for name in ("environ", "mem", "cwd")
+            _can_read(f"/proc/{setup['process']}/{name}") for name in ("environ", "mem", "cwd", "fd/0")
         ),
         "signals": not _can_signal(setup["process"]),
         "unix-sockets": not _can_connect(setup["socket"], socket.AF_UNIX),
@@ -162,6 +163,27 @@ def _ask_service(url: str) -> str:
     except OSError:
         return ""
     return answer.rpartition(b"\r\n\r\n")[2].decode()
+
+
+def _is_answered(path: str) -> bool:
+    """Check whether a service answers that is not ours, also with its key if that can be read."""
+    keys = [b""]
+    with suppress(OSError):
+        keys.append(Path(path).with_suffix(".key").read_bytes())
+    # Longer than a key, so that the service need not wait for the rest of one.
+    request = b"GET / HTTP/1.0\r\nHost: another-service-of-the-harness\r\n\r\n"
+    return any(_ask_socket(path, key + request) for key in keys)
+
+
+def _ask_socket(path: str, request: bytes) -> bytes:
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
+            link.settimeout(5)
+            link.connect(path)
+            link.sendall(request)
+            return link.recv(1)
+    except OSError:
+        return b""
 
 
 def _interfaces_up() -> set[str]:

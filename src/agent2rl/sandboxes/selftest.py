@@ -3,10 +3,11 @@
 It shows that the promises hold on this machine today. It does not show that there is no other way out.
 """
 
+import asyncio
+import functools
 import json
 import os
 import socket
-import socketserver
 import sys
 import tempfile
 import threading
@@ -17,6 +18,8 @@ from pathlib import Path
 from agent2rl.core.errors import Agent2RLError, MachineError
 from agent2rl.core.records import Isolation, Limits, Promise
 from agent2rl.core.sandbox import Command, Enclosure, Mount, Sandbox, ServiceSocket
+from agent2rl.net.key_gate import KeyGate
+from agent2rl.net.socket_keys import write_key
 from agent2rl.sandboxes import start_failures
 from agent2rl.system.unix import fcntl
 
@@ -101,7 +104,7 @@ def _run_probe(sandbox: Sandbox, hidden: tuple[Path, ...]) -> dict[str, bool]:
             (directory / "key").write_text(WORD, encoding="ascii")
             (directory / "key").chmod(0o644)
         with (
-            _serve_word(root / "service"),
+            _serve_word(root / "service", root / "other-service"),
             _listen(socket.AF_INET, ("127.0.0.1", 0)) as port,
             _listen(socket.AF_UNIX, str(root / "socket")),
             _listen(socket.AF_UNIX, f"\0{root}"),
@@ -129,6 +132,7 @@ def _run_probe(sandbox: Sandbox, hidden: tuple[Path, ...]) -> dict[str, bool]:
                 "read_only": "read-only",
                 "given": "given",
                 "port": port.getsockname()[1],
+                "other_service": str(root / "other-service"),
                 "socket": str(root / "socket"),
                 "abstract": str(root),
                 "process": os.getpid(),
@@ -165,12 +169,6 @@ def _is_unlocked(path: Path) -> bool:
     return True
 
 
-class _WordHandler(socketserver.StreamRequestHandler):
-    def handle(self) -> None:
-        self.rfile.readline()
-        self.wfile.write(b"HTTP/1.0 200 OK\r\n\r\n" + WORD.encode())
-
-
 @contextmanager
 def _listen(family: int, address: tuple[str, int] | str) -> Iterator[socket.socket]:
     """Listen as a service of the host. Connections are not accepted, but succeed."""
@@ -182,14 +180,38 @@ def _listen(family: int, address: tuple[str, int] | str) -> Iterator[socket.sock
         yield listener
 
 
+class _WordProtocol(asyncio.Protocol):
+    """Answers a request with the test word."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:  # noqa: ARG002
+        self._transport.write(b"HTTP/1.0 200 OK\r\n\r\n" + WORD.encode())
+        self._transport.close()
+
+
 @contextmanager
-def _serve_word(path: Path) -> Iterator[None]:
-    """Serve the test word on a unix socket."""
-    with socketserver.UnixStreamServer(str(path), _WordHandler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield
-        finally:
-            server.shutdown()
-            thread.join()
+def _serve_word(*paths: Path) -> Iterator[None]:
+    """Serve the test word on unix sockets with keys, as the harness serves its services."""
+    loop = asyncio.new_event_loop()
+    servers = [loop.run_until_complete(_open_server(path)) for path in paths]
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        yield
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        for server in servers:
+            server.close()
+        loop.close()
+
+
+async def _open_server(path: Path) -> asyncio.Server:
+    gate = KeyGate(write_key(path))
+    open_protocol = functools.partial(gate.guard, _WordProtocol)
+    server = await asyncio.get_running_loop().create_unix_server(open_protocol, path)
+    path.chmod(0o666)
+    return server

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
@@ -36,7 +36,9 @@ from agent2rl.core.sandbox import (
     Process,
     Role,
     SandboxPython,
+    ServiceSocket,
 )
+from agent2rl.net.socket_keys import read_key
 from agent2rl.sandboxes import start_failures
 from agent2rl.sandboxes.resource_limits import LimitGuard
 from agent2rl.system.unix import O_CLOEXEC, O_DIRECTORY, O_NOFOLLOW
@@ -193,6 +195,19 @@ def make_inside_plan(
         "files": {str(Path(home, path)): text for path, text in command.files.items()},
         "input": command.input,
         "interrupt": command.interrupt,
+    }
+
+
+def plan_sockets(
+    sockets: Iterable[ServiceSocket], paths: Mapping[str, str] | None = None
+) -> dict[str, tuple[str, str]]:
+    """Return the part of the plan that names each service's socket inside, and its key.
+
+    `paths`: where the sockets are inside, by their variables. None: where they are outside.
+    """
+    places = paths or {each.variable: str(each.socket.resolve()) for each in sockets}
+    return {
+        each.variable: (places[each.variable], read_key(each.socket.resolve()).decode()) for each in sockets
     }
 
 

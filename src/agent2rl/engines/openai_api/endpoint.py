@@ -14,6 +14,7 @@ import random
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
@@ -29,6 +30,7 @@ from agent2rl.core.errors import (
     UserError,
     parse_retry_after,
 )
+from agent2rl.net.keyed_transports import AsyncKeyedTransport
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +76,7 @@ class ModelEndpoint:
             headers={"User-Agent": f"agent2rl/{__version__}"}
             | ({"Authorization": f"Bearer {key}"} if key else {}),
             limits=limits,
-            transport=httpx.AsyncHTTPTransport(uds=socket, limits=limits) if socket else None,
+            transport=AsyncKeyedTransport(Path(socket), limits) if socket else None,
             timeout=httpx.Timeout(None, connect=CONNECT_SECONDS),  # `answer_seconds` limits the rest
         )
 

@@ -11,16 +11,18 @@ server allows 256 at once and closes one that is idle for 15 minutes; the next r
 import json
 import os
 from contextlib import ExitStack, suppress
+from pathlib import Path
 from typing import Any
 
 from websockets.exceptions import ConnectionClosed, WebSocketException
-from websockets.sync.client import ClientConnection, connect, unix_connect
+from websockets.sync.client import ClientConnection, connect
 
 from agent2rl.core.environment import EnvironmentStep
 from agent2rl.core.errors import ExternalServiceError, UserError
 from agent2rl.core.task import Example
 from agent2rl.environments.adapters.episodes import StepsUsedUp
 from agent2rl.environments.adapters.openenv_messages import SessionLimitReached
+from agent2rl.net.socket_keys import connect_to_socket
 
 ACTION_CHARACTERS = 8192
 """Longer actions are cut. The grader cuts them after 1,000 characters."""
@@ -74,8 +76,8 @@ class ServedWorld:
     def _open_connection(self) -> ClientConnection:
         try:
             if self._url.startswith("unix:"):
-                path = self._url.removeprefix("unix:")
-                return unix_connect(path, "ws://world/ws", compression=None, ping_interval=None)
+                link = connect_to_socket(Path(self._url.removeprefix("unix:")))
+                return connect("ws://world/ws", sock=link, compression=None, ping_interval=None, proxy=None)
             address = "ws" + self._url.removeprefix("http").rstrip("/") + "/ws"
             return connect(address, compression=None, ping_interval=None, proxy=None)
         except (OSError, WebSocketException) as error:

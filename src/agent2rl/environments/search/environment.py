@@ -46,6 +46,7 @@ from agent2rl.environments.search.backends import (
 )
 from agent2rl.net import grading_proxy_client
 from agent2rl.net.grading_proxy_client import GradingProxyClient, find_grading_proxy
+from agent2rl.net.socket_keys import SOCKET_NAME
 
 STEPS = 6
 """Default step limit of an episode; invalid actions count. An example's `steps` overrides it."""
@@ -287,9 +288,7 @@ def _make_backend_finder(data: Path) -> Find:
     if (data / CORPUS_FOLDER).is_dir():
         backend = read_corpus(data / CORPUS_FOLDER)
     elif (data / grading_proxy_client.MOUNT_NAME).is_dir():
-        backend = ProxyBackend(
-            GradingProxyClient(data / grading_proxy_client.MOUNT_NAME / grading_proxy_client.SOCKET)
-        )
+        backend = ProxyBackend(GradingProxyClient(data / grading_proxy_client.MOUNT_NAME / SOCKET_NAME))
     else:
         return _refuse_search
     return lambda _: backend

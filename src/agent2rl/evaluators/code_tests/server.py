@@ -3,9 +3,10 @@
     python -I -S -c "..." SOCKET [--with-parent]
 
 Each connection to SOCKET gets its own child: the client sends a program and the name of a function, then
-calls. Closing the connection ends the child. The child has only the connection. So whatever a program does in
-it, it can only affect what its function returns. With --with-parent, the server ends when its standard input
-does.
+calls. A connection must begin with the key that the server writes beside its socket, as the harness's own
+sockets want it (`net.socket_keys`). Closing the connection ends the child. The child has only the connection.
+So whatever a program does in it, it can only affect what its function returns. With --with-parent, the server
+ends when its standard input does.
 
     P (program, fallback, name, None)  -> Y              it is ready to be called
     C (args, kwargs)                   -> R value        what it returned
@@ -20,6 +21,7 @@ the function matters only if the function is then missing: the tests decide.
 import contextlib
 import functools
 import gc
+import hmac
 import marshal
 import os
 import select
@@ -37,6 +39,8 @@ from agent2rl.evaluators.code_tests import jail, plain_data
 
 MOST_SECONDS = 60
 """A backstop: normally the client decides when to end a program."""
+KEY_SECONDS = 1.0
+"""Within which the key of a connection must arrive. Testers send it at once."""
 COMPILE_SECONDS = 2
 MOST_CUTS = 20
 """Usually one is enough, or two where it leaves a statement unfinished."""
@@ -67,6 +71,7 @@ def main(path: str, *options: str) -> None:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     with contextlib.suppress(FileNotFoundError):  # of a server before this one
         os.unlink(path)  # noqa: PTH108 (pathlib takes time to load)
+    key = write_key(path)
     listener.bind(path)
     os.chmod(path, 0o777)  # noqa: PTH101 (the directory decides who comes here)
     # Programs cannot write files, so their temporary ones are in memory.
@@ -89,13 +94,24 @@ def main(path: str, *options: str) -> None:
     if "--with-parent" in options:
         waiting.register(0, select.POLLIN)
     while all(ready != 0 for ready, _ in waiting.poll()):
-        serve_program(listener, null)
+        serve_program(listener, key, null)
 
 
-def serve_program(listener: socket.socket, null: int) -> None:
+def write_key(path: str) -> bytes:
+    """Write a key for the socket at this path. It must be there before anybody can connect."""
+    key = os.urandom(16).hex().encode()
+    with open(f"{path}.new", "wb") as file:
+        file.write(key)
+    os.replace(f"{path}.new", f"{path}.key")  # noqa: PTH105
+    return key
+
+
+def serve_program(listener: socket.socket, key: bytes, null: int) -> None:
     """Run one program from start to end. It is compiled here, which takes a third of the time in a child."""
     connection, _ = listener.accept()
     with connection:
+        if not receives_key(connection, key):
+            return
         job = plain_data.read_frame(connection.recv)
         if job is None:
             return
@@ -107,6 +123,17 @@ def serve_program(listener: socket.socket, null: int) -> None:
         if child == 0:
             run_child(connection.fileno(), null, entry, codes)
         wait_for_child(child, connection)
+
+
+def receives_key(connection: socket.socket, key: bytes) -> bool:
+    """Check whether a connection begins with the key. So few bytes arrive at once."""
+    connection.settimeout(KEY_SECONDS)
+    try:
+        return hmac.compare_digest(connection.recv(len(key)), key)
+    except OSError:
+        return False
+    finally:
+        connection.settimeout(None)
 
 
 def compile_in_time(action: Callable[..., Compiled], *sources: str) -> Compiled:

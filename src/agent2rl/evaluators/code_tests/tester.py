@@ -20,9 +20,11 @@ import socket
 import sys
 import time
 import types
+from pathlib import Path
 from typing import Any
 
 from agent2rl.evaluators.code_tests import plain_data
+from agent2rl.net.socket_keys import read_key
 from agent2rl.system.unix import resource
 
 WALL_SECONDS = 6.0
@@ -57,6 +59,8 @@ class ProgramConnection:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.settimeout(WALL_SECONDS)
         self._socket.connect(path)
+        # After it is connected, because a server that is started again has another key.
+        self._socket.sendall(read_key(Path(path)))
 
     def send_request(self, kind: bytes, question: Any) -> tuple[bytes, bytes]:
         """Return the kind of the program's answer and its undecoded value, or raise ProgramOver."""
