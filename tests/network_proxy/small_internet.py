@@ -6,13 +6,13 @@ import socket
 import socketserver
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agent2rl.core.network import NetworkRequest, parse_network_policy
+from agent2rl.core.network import NetworkLine, NetworkRecord, NetworkRequest, parse_network_policy
 from agent2rl.network_proxy.connections import Streams, UpstreamProxy
 from agent2rl.network_proxy.host_rules import HostRules, PackageMirror
 from agent2rl.network_proxy.request_log import NetworkLimits, RequestLog
@@ -79,10 +79,17 @@ class SmallInternet:
     site: WebSite
     path: Path = Path()
     addresses: dict[str, list[list[str]]] = field(default_factory=dict)
-    requests: list[NetworkRequest] = field(default_factory=list)
+    lines: list[NetworkLine] = field(default_factory=list)
+    """The record."""
     resolved: list[str] = field(default_factory=list)
     dialed: list[str] = field(default_factory=list)
     log: RequestLog | None = None
+
+    @property
+    def requests(self) -> list[NetworkRequest]:
+        """The requests that have ended."""
+        lines = [each.root for each in tuple(self.lines)]
+        return [each for each in lines if isinstance(each, NetworkRequest) and each.outcome != "open"]
 
     async def resolve(self, host: str, port: int) -> list[str]:  # noqa: ARG002
         self.resolved.append(host)
@@ -129,13 +136,14 @@ def open_internet(
     limits: NetworkLimits | None = None,
     mirrors: tuple[PackageMirror, ...] = (),
     upstream: UpstreamProxy | None = None,
-    earlier: tuple[NetworkRequest, ...] = (),
+    earlier: NetworkRecord | None = None,
+    record: Callable[[NetworkLine], None] | None = None,
 ) -> Iterator[SmallInternet]:
     with WebSite() as site:
         thread = threading.Thread(target=site.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         internet = SmallInternet(site, addresses=addresses or {})
-        internet.log = RequestLog(internet.requests.append, limits, earlier)
+        internet.log = RequestLog(record or internet.lines.append, limits, earlier)
         rules = HostRules(parse_network_policy(policy), mirrors)
         proxy = NetworkProxy(rules, internet.log, upstream, internet.resolve, internet.dial)
         try:

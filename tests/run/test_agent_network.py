@@ -1,5 +1,6 @@
 """What a run's clients are configured with, and what the agent is told about its network."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,8 @@ from agent2rl import registry
 from agent2rl.core.errors import UserError
 from agent2rl.core.network import parse_network_policy
 from agent2rl.core.records import Budget, RunSpec
+from agent2rl.record.paths import RunPaths
+from agent2rl.record.reader import read_network_record
 from agent2rl.run.agent_network import (
     NetworkSetup,
     choose_network_policy,
@@ -75,3 +78,29 @@ def test_the_agent_is_told_what_it_can_reach(policy: str, words: str) -> None:
     told = " ".join(render_network_instructions(parse_network_policy(policy)).split())
     assert words in told
     assert "these pages name." in told
+
+
+def test_what_a_killed_harness_recorded_of_its_requests_is_read_with_the_old_form_of_the_file(
+    tmp_path: Path,
+) -> None:
+    """Files of earlier versions have one line for each request."""
+    paths = RunPaths(tmp_path)
+    old = {"at": 1.0, "seconds": 1, "method": "GET", "host": "a.org", "port": 80, "path": "/", "status": 200}
+    lines = [
+        old | {"outcome": "done", "received_bytes": 7},
+        old | {"outcome": "refused", "host": "b.org"},
+        old | {"id": 3, "outcome": "open"},
+        old | {"id": 4, "outcome": "open"},
+        {"at": 2.0, "unrecorded": 5},
+        old | {"id": 3, "outcome": "open", "received_bytes": 10},
+        old | {"id": 4, "outcome": "done", "received_bytes": 20},
+    ]
+    torn = '{"at": 1.0, "seco'
+    paths.network.write_text("".join(json.dumps(line) + "\n" for line in lines) + torn)
+    notes: list[str] = []
+    record = read_network_record(paths, notes)
+    assert [(each.outcome, each.received_bytes) for each in record.requests] == [
+        *(("done", 7), ("refused", 0)),
+        *(("open", 10), ("done", 20)),
+    ]
+    assert (record.unrecorded, notes) == (5, [])

@@ -171,10 +171,12 @@ class HostConnection:
 
     async def send(self, data: bytes) -> None:
         # Counted first, so that nothing beyond the limit leaves.
-        self._log.count_sent(self.request, len(data))
-        self._writer.write(data)
+        allowed = self._log.count_sent(self.request, len(data))
+        self._writer.write(data[:allowed])
         await self._writer.drain()
         self._note_progress()
+        if allowed < len(data):
+            raise self._log.refuse_upload()
 
     def _note_progress(self) -> None:
         if self._idle:

@@ -8,7 +8,7 @@
             <== bytes ==>       counted, until one side ends, a limit is reached or the run is over
 
 Every connection carries one request, so that each request is checked on its own: bytes after the first
-request are never read as another one. Each request is recorded when it ends.
+request are never read as another one. Each request is recorded before it is sent and when it ends.
 """
 
 import asyncio
@@ -102,12 +102,13 @@ class NetworkProxy:
         for task in tuple(self._clients):
             task.cancel()
         await asyncio.gather(*self._clients, return_exceptions=True)
+        self._log.record_unrecorded()
 
     async def _serve_client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         if len(self._clients) >= MOST_REFUSALS * self._log.limits.connections:
-            self._log.unrecorded += 1
+            self._log.count_unrecorded()
             writer.close()
             return
         self._clients.add(task)
@@ -130,7 +131,7 @@ class NetworkProxy:
                 return
             outcome, reason = "done", ""
         except RequestRefused as refusal:
-            outcome = "cut" if request.received_bytes else "refused"
+            outcome = "cut" if request.sent_bytes or request.received_bytes else "refused"
             reason = f"{refusal.reason} {refusal.detail}".strip()
             await client.refuse(refusal)
         except TimeoutError:
@@ -147,7 +148,7 @@ class NetworkProxy:
             reason = f"Internal error of agent2rl: {type(error).__name__}: {error}"
         finally:
             if request.method or outcome != "failed":
-                self._log.record_request(request, outcome, reason)
+                self._log.record_end(request, outcome, reason)
 
     async def _answer_request(self, client: ClientConnection, request: ProxiedRequest) -> bool:
         """Answer a request; return False if the client closed the connection without one."""
@@ -161,6 +162,7 @@ class NetworkProxy:
         if mirror is None:
             self._rules.require_allowed(target.host, target.port, target.tunnel)
         _require_same_host(head, target)
+        self._log.record_begin(request)
         streams = await self._connect(target, mirror)
         server = HostConnection(*streams, request, self._log)
         try:

@@ -2,8 +2,9 @@
 
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -22,7 +23,7 @@ from agent2rl.network_proxy.connections import parse_upstream_proxy
 from agent2rl.network_proxy.host_rules import HostRules, parse_mirror
 from agent2rl.network_proxy.request_log import RequestLog
 from agent2rl.network_proxy.server import NetworkProxy, serve_network_proxy
-from agent2rl.record.reader import read_network_requests
+from agent2rl.record.reader import read_network_record
 from agent2rl.record.recorder import Recorder
 from agent2rl.run.package_overlay import PackageOverlay
 from agent2rl.run.settings import Settings
@@ -96,8 +97,11 @@ class NetworkSetup:
         if self.policy.kind == "none":
             yield AgentNetwork()
             return
-        earlier = read_network_requests(recorder.paths, [])
-        log = RequestLog(recorder.record_network_request, earlier=earlier)
+        log = RequestLog(
+            recorder.record_network_line,
+            earlier=read_network_record(recorder.paths, []),
+            report_fault=partial(_report_fault, recorder),
+        )
         proxy = NetworkProxy(self._rules, log, self._upstream)
         try:
             with serve_network_proxy(proxy) as socket:
@@ -105,8 +109,15 @@ class NetworkSetup:
                 yield AgentNetwork(sockets, make_client_variables(self._mirrors, overlay), overlay)
         finally:
             packages = overlay.list_installed_packages() if overlay else ()
-            self.usage = sum_network_requests(str(self.policy), log.requests, log.unrecorded, packages)
+            self.usage = sum_network_requests(
+                str(self.policy), log.requests, log.unrecorded, packages, log.fault
+            )
             recorder.record_network_usage(self.usage)
+
+
+def _report_fault(recorder: Recorder, fault: str) -> None:
+    with suppress(OSError):  # the timeline may be on the same full disk
+        recorder.record_event("warning", text=f"{fault} Further requests of the agent are refused.")
 
 
 def _name_variable(registry: str) -> str:
