@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from agent2rl.core.network import NetworkLine, NetworkRecord, NetworkRequest, parse_network_policy
-from agent2rl.network_proxy.connections import Streams, UpstreamProxy
+from agent2rl.network_proxy.host_dialing import Streams, UpstreamProxy
 from agent2rl.network_proxy.host_rules import HostRules, PackageMirror
 from agent2rl.network_proxy.request_log import NetworkLimits, RequestLog
 from agent2rl.network_proxy.server import NetworkProxy, serve_network_proxy
@@ -83,6 +83,8 @@ class SmallInternet:
     """The record."""
     resolved: list[str] = field(default_factory=list)
     dialed: list[str] = field(default_factory=list)
+    black_holes: tuple[str, ...] = ()
+    """Addresses that never answer."""
     log: RequestLog | None = None
 
     @property
@@ -98,6 +100,8 @@ class SmallInternet:
 
     async def dial(self, address: str, port: int) -> Streams:  # noqa: ARG002
         self.dialed.append(address)
+        if address in self.black_holes:
+            await asyncio.Event().wait()
         return await asyncio.open_connection("127.0.0.1", self.site.server_address[1])
 
     def connect(self) -> socket.socket:

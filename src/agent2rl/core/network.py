@@ -24,6 +24,29 @@ HOST_NAME = re.compile(rf"(?:{LABEL}\.)+[a-z](?:[a-z0-9-]{{0,61}}[a-z0-9])?")
 LONGEST_HOST = 253
 
 
+MODEL_HUBS = (
+    "civitai.com",
+    "hf-mirror.com",
+    "hf.co",
+    "hf.space",
+    "huggingface.co",
+    "kaggle.com",
+    "modelscope.ai",
+    "modelscope.cn",
+    "ngc.nvidia.com",
+    "ollama.ai",
+    "ollama.com",
+    "openxlab.org.cn",
+    "tfhub.dev",
+    "wisemodel.cn",
+)
+"""Sites that offer trained models for download. Hosts below these names count, too."""
+
+
+def is_model_hub(host: str) -> bool:
+    return any(host == hub or host.endswith(f".{hub}") for hub in MODEL_HUBS)
+
+
 def is_host_name(text: str) -> bool:
     """Return whether a lower-case text is a full host name. No form of an IP address is one."""
     return len(text) <= LONGEST_HOST and HOST_NAME.fullmatch(text) is not None
@@ -73,6 +96,23 @@ def _require_host(host: str, kind: str) -> None:
 
 def normalize_network_policy(text: str) -> str:
     return str(parse_network_policy(text))
+
+
+def choose_new_network_policy(text: str) -> str:
+    """Return the normal form of a policy for a new run; raise ValueError if it is none.
+
+    Runs of earlier versions may name hosts after `open:` that are no model hubs. Such a name has no meaning:
+    whoever wrote it may have meant `allow:`, but got every public host.
+    """
+    policy = parse_network_policy(text)
+    others = [name for name in policy.hosts if not is_model_hub(name.removeprefix("*."))]
+    if policy.kind == "open" and others:
+        raise ValueError(
+            f"{policy} names {', '.join(others)}, which is no known model hub. `open` allows every public "
+            "host, and model hubs are named after it. To allow nothing but the hosts that you name, write "
+            f"allow:{','.join(policy.hosts)}."
+        )
+    return str(policy)
 
 
 NetworkPolicyText = Annotated[str, AfterValidator(normalize_network_policy)]

@@ -12,8 +12,14 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from agent2rl.core.network import NetworkLine, NetworkRecord, NetworkRequest, UnrecordedRequests
-from agent2rl.network_proxy.host_rules import RequestRefused, is_model_hub
+from agent2rl.core.network import (
+    NetworkLine,
+    NetworkRecord,
+    NetworkRequest,
+    UnrecordedRequests,
+    is_model_hub,
+)
+from agent2rl.network_proxy.host_rules import RequestRefused
 
 logger = logging.getLogger(__name__)
 

@@ -24,17 +24,14 @@ from pathlib import Path
 
 import h11
 
-from agent2rl.network_proxy.connections import (
-    ClientConnection,
+from agent2rl.network_proxy.connections import ClientConnection, HostConnection
+from agent2rl.network_proxy.host_dialing import (
     Dial,
-    HostConnection,
+    HostDialer,
     Resolve,
-    Streams,
     UpstreamProxy,
-    dial_first,
+    describe_failure,
     dial_public_address,
-    find_public_addresses,
-    open_upstream_tunnel,
     resolve_host,
 )
 from agent2rl.network_proxy.host_rules import PORTS, HostRules, PackageMirror, RequestRefused
@@ -87,9 +84,8 @@ class NetworkProxy:
     ) -> None:
         self._rules = rules
         self._log = log
-        self._upstream = upstream
-        self._resolve = resolve
-        self._dial = dial
+        is_open = rules.policy.kind == "open"
+        self._dialer = HostDialer(upstream, resolve, dial, is_open, log.limits.connect_seconds)
         self._clients: set[asyncio.Task[None]] = set()
 
     async def serve(self, path: Path, started: Callable[[], None], stop: asyncio.Event) -> None:
@@ -139,7 +135,8 @@ class NetworkProxy:
             await client.refuse(RequestRefused(reason, 504))
         except (OSError, h11.ProtocolError) as error:
             reason = f"{type(error).__name__}: {error}"
-            await client.refuse(RequestRefused(f"{request.host} cannot be reached: {error}", 502))
+            text = f"{request.host} cannot be reached: {describe_failure(error)}."
+            await client.refuse(RequestRefused(text, 502))
         except asyncio.CancelledError:
             outcome, reason = "cut", RUN_ENDED
             raise
@@ -163,7 +160,7 @@ class NetworkProxy:
             self._rules.require_allowed(target.host, target.port, target.tunnel)
         _require_same_host(head, target)
         self._log.record_begin(request)
-        streams = await self._connect(target, mirror)
+        streams, upstream = await self._dialer.connect(target.host, target.port, target.tunnel, mirror)
         server = HostConnection(*streams, request, self._log)
         try:
             idle_seconds = self._log.limits.idle_seconds
@@ -172,37 +169,10 @@ class NetworkProxy:
                 if target.tunnel:
                     await self._open_tunnel(client, server, target, mirror)
                 else:
-                    await self._forward(client, server, head, target, mirror)
+                    await self._forward(client, server, head, target, upstream)
         finally:
             server.close()
         return True
-
-    async def _connect(self, target: RequestTarget, mirror: PackageMirror | None) -> Streams:
-        try:
-            async with asyncio.timeout(self._log.limits.connect_seconds):
-                if mirror:
-                    return await asyncio.open_connection(mirror.host, mirror.port)
-                if self._upstream:
-                    return await self._connect_upstream(target, self._upstream)
-                addresses = await find_public_addresses(self._resolve, target.host, target.port)
-                return await dial_first(self._dial, addresses, target.port)
-        except TimeoutError:
-            raise OSError("the connection timed out") from None
-
-    async def _connect_upstream(self, target: RequestTarget, upstream: UpstreamProxy) -> Streams:
-        """Connect through the user's proxy, which resolves the name itself.
-
-        A name with a private address is refused here, if this computer can resolve it. One that it cannot
-        resolve must be on the list of the policy.
-        """
-        try:
-            await find_public_addresses(self._resolve, target.host, target.port)
-        except OSError:
-            if self._rules.policy.kind == "open":
-                raise
-        if target.tunnel:
-            return await open_upstream_tunnel(upstream, target.host, target.port)
-        return await asyncio.open_connection(upstream.host, upstream.port)
 
     async def _open_tunnel(
         self,
@@ -226,10 +196,9 @@ class NetworkProxy:
         server: HostConnection,
         head: h11.Request,
         target: RequestTarget,
-        mirror: PackageMirror | None,
+        upstream: UpstreamProxy | None,
     ) -> None:
         """Pass a plain request on, and its answer back."""
-        upstream = None if mirror else self._upstream
         path = f"http://{target.authority}{target.path}" if upstream else target.path
         connection = h11.Connection(h11.CLIENT, max_incomplete_event_size=self._log.limits.head_bytes)
         headers = [

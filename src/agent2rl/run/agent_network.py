@@ -19,7 +19,7 @@ from agent2rl.core.network import (
 from agent2rl.core.records import RunSpec
 from agent2rl.core.sandbox import ServiceSocket, url_placeholder
 from agent2rl.core.task import Task
-from agent2rl.network_proxy.connections import parse_upstream_proxy
+from agent2rl.network_proxy.host_dialing import parse_upstream_proxy
 from agent2rl.network_proxy.host_rules import HostRules, parse_mirror
 from agent2rl.network_proxy.request_log import RequestLog
 from agent2rl.network_proxy.server import NetworkProxy, serve_network_proxy
@@ -89,7 +89,9 @@ class NetworkSetup:
         proxy = settings.network_proxy
         self.usage: NetworkUsage | None = None
         """What the agent did with it; None until it is closed, or without a network."""
-        self._upstream = parse_upstream_proxy("AGENT2RL_NETWORK_PROXY", proxy) if proxy else None
+        self._upstream = (
+            parse_upstream_proxy("AGENT2RL_NETWORK_PROXY", proxy, settings.no_proxy) if proxy else None
+        )
 
     @contextmanager
     def open_network(self, overlay: PackageOverlay | None, recorder: Recorder) -> Iterator[AgentNetwork]:
