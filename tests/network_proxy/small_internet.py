@@ -6,13 +6,20 @@ import socket
 import socketserver
 import ssl
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agent2rl.core.network import NetworkLine, NetworkRecord, NetworkRequest, parse_network_policy
+from agent2rl.core.network import (
+    NetworkLine,
+    NetworkRecord,
+    NetworkRequest,
+    join_network_lines,
+    parse_network_policy,
+)
 from agent2rl.network_proxy.host_dialing import Streams, UpstreamProxy
 from agent2rl.network_proxy.host_rules import HostRules, PackageMirror
 from agent2rl.network_proxy.request_log import NetworkLimits, RequestLog
@@ -176,3 +183,18 @@ def make_client_hello(host: str | None) -> bytes:
     with contextlib.suppress(ssl.SSLWantReadError):
         connection.do_handshake()
     return outgoing.read()
+
+
+def wait_for_requests(internet: SmallInternet, count: int) -> list[NetworkRequest]:
+    """A request is recorded when it has ended, which may be after the client has its answer."""
+    deadline = time.monotonic() + 60
+    while len(internet.requests) < count and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return internet.requests
+
+
+def wait_for_unrecorded(internet: SmallInternet, count: int) -> NetworkRecord:
+    deadline = time.monotonic() + 60
+    while (record := join_network_lines(internet.lines)).unrecorded < count and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return record

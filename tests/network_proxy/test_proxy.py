@@ -1,49 +1,22 @@
 """The proxy lets the policy's requests through, and records all of them. The rest of the file attacks it."""
 
-import os
 import socket
-import socketserver
 import threading
-import time
 
 import pytest
 
-from agent2rl.core.network import (
-    NetworkLine,
-    NetworkRecord,
-    NetworkRequest,
-    join_network_lines,
-    parse_network_policy,
-)
 from agent2rl.network_proxy import connections
-from agent2rl.network_proxy.host_dialing import UpstreamProxy
-from agent2rl.network_proxy.host_rules import HostRules, PackageMirror
-from agent2rl.network_proxy.request_log import NetworkLimits, RequestLog
-from agent2rl.network_proxy.server import NetworkProxy, serve_network_proxy
+from agent2rl.network_proxy.request_log import NetworkLimits
 from tests.network_proxy.small_internet import (
     PUBLIC,
-    SmallInternet,
     make_client_hello,
     open_internet,
     read_all,
+    wait_for_requests,
 )
+from tests.network_proxy.test_client_hello import ENCRYPTED, build_hello, server_name, vector
 
 METADATA = "169.254.169.254"
-
-
-def wait_for_requests(internet: SmallInternet, count: int) -> list[NetworkRequest]:
-    """A request is recorded when it has ended, which may be after the client has its answer."""
-    deadline = time.monotonic() + 60
-    while len(internet.requests) < count and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return internet.requests
-
-
-def wait_for_unrecorded(internet: SmallInternet, count: int) -> NetworkRecord:
-    deadline = time.monotonic() + 60
-    while (record := join_network_lines(internet.lines)).unrecorded < count and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return record
 
 
 def test_a_plain_request_is_forwarded_and_recorded() -> None:
@@ -147,31 +120,10 @@ def test_a_plain_request_to_another_target_is_refused_before_it_is_resolved(url:
 
 
 @pytest.mark.parametrize(
-    "lines",
-    [
-        ("GET http://a.org/ HTTP/1.1", "Host: b.org"),
-        ("GET http://a.org/ HTTP/1.1", "Host: a.org:8080"),
-        ("GET http://a.org/ HTTP/1.1", "Host: a.org", "Host: b.org"),
-        ("GET http://a.org/ HTTP/1.1", "Host: a.org", "Host: a.org"),
-        ("GET http://a.org/ HTTP/1.1", "Host: a.org, b.org"),
-        ("GET http://a.org/ HTTP/1.1", "Host : b.org"),
-        ("GET http://a.org/ HTTP/1.1", "X: 1", " Host: b.org", "Host: b.org"),
-        ("CONNECT a.org:443 HTTP/1.1", "Host: b.org:443"),
-        ("CONNECT a.org:443 HTTP/1.1", "Host: a.org:80"),
-    ],
-)
-def test_a_smuggled_host_is_refused(lines: tuple[str, ...]) -> None:
-    with open_internet("allow:a.org") as internet:
-        answer = internet.ask("\r\n".join([*lines, "", ""]).encode())
-        assert answer.startswith(b"HTTP/1.1 400 ")
-        (request,) = wait_for_requests(internet, 1)
-    assert request.outcome == "refused"
-    assert not internet.dialed
-
-
-@pytest.mark.parametrize(
     ("first", "reason"),
     [
+        (build_hello(server_name(b"a.org"), ENCRYPTED + vector(b"secret")), "hides its server name"),
+        (build_hello(server_name(b"a.org", b"b.org")), "Only TLS"),
         (make_client_hello("b.org"), "names another host"),
         (make_client_hello("sub.a.org"), "names another host"),
         (make_client_hello(None), "no server name"),
@@ -217,71 +169,12 @@ def test_of_several_addresses_only_public_ones_are_used() -> None:
     assert internet.dialed == [PUBLIC]
 
 
-def test_an_address_that_never_answers_leaves_time_for_the_next_one() -> None:
-    other = "93.184.215.15"
-    limits = NetworkLimits(connect_seconds=1)
-    with open_internet("open", {"a.org": [[other, PUBLIC]]}, limits=limits) as internet:
-        internet.black_holes = (other,)
-        assert internet.get("http://a.org/").startswith(b"HTTP/1.1 200 ")
-        assert internet.dialed == [other, PUBLIC]
-        internet.black_holes = (other, PUBLIC)
-        assert b"a.org cannot be reached: the connection timed out." in internet.get("http://a.org/")
-
-
-def test_the_agent_is_not_told_the_address_of_a_mirror_or_of_the_users_own_proxy() -> None:
-    with socket.create_server(("127.0.0.2", 0)) as closed:
-        port = closed.getsockname()[1]
-    mirror, upstream = PackageMirror("http", "127.0.0.2", port), UpstreamProxy("127.0.0.2", port)
-    with open_internet("packages", mirrors=(mirror,), upstream=upstream) as internet:
-        for url in (f"http://127.0.0.2:{port}/simple/", "http://pypi.org/simple/"):
-            answer = internet.get(url)
-            assert answer.startswith(b"HTTP/1.1 502 ")
-            assert b"cannot be reached: Connection refused." in answer
-            assert b"('127.0.0.2'" not in answer
-        requests = wait_for_requests(internet, 2)
-    assert all("('127.0.0.2'" in each.reason for each in requests)
-
-
-def test_a_slow_name_server_does_not_hold_up_the_end_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, answered = threading.Event(), threading.Event()
-
-    def look_up(*_: object, **__: object) -> list[object]:
-        asked.set()
-        answered.wait(60)
-        return []
-
-    rules, log = HostRules(parse_network_policy("allow:a.org")), RequestLog(lambda _: None)
-    monkeypatch.setattr(socket, "getaddrinfo", look_up)
-    try:
-        with serve_network_proxy(NetworkProxy(rules, log)) as path, socket.socket(socket.AF_UNIX) as client:
-            client.connect(str(path))
-            client.sendall(b"GET http://a.org/ HTTP/1.1\r\nHost: a.org\r\n\r\n")
-            assert asked.wait(60)
-            began = time.monotonic()
-        assert time.monotonic() - began < 30
-    finally:
-        answered.set()
-    assert [each.outcome for each in log.requests] == ["cut"]
-
-
 def test_the_target_of_a_redirect_is_checked_as_a_new_request() -> None:
     with open_internet("allow:a.org") as internet:
         assert b"ocation: http://inside.example.org/" in internet.get("http://a.org/redirect")
         assert internet.get("http://inside.example.org/").startswith(b"HTTP/1.1 403 ")
         first, second = wait_for_requests(internet, 2)
     assert (first.status, first.outcome, second.outcome) == (302, "done", "refused")
-
-
-def test_a_request_after_the_first_one_on_a_connection_is_not_read() -> None:
-    first = b"GET http://a.org/1 HTTP/1.1\r\nHost: a.org\r\n\r\n"
-    second = b"GET http://b.org/2 HTTP/1.1\r\nHost: b.org\r\n\r\n"
-    with open_internet("allow:a.org") as internet:
-        answer = internet.ask(first + second)
-        assert answer.count(b"HTTP/1.1") == 1
-        assert b"onnection: close" in answer
-        wait_for_requests(internet, 1)
-    assert len(internet.requests) == 1
-    assert [received.partition(b"\r")[0] for received in internet.site.received] == [b"GET /1 HTTP/1.1"]
 
 
 def test_headers_that_are_too_long_are_refused() -> None:
@@ -417,113 +310,6 @@ def test_an_upload_in_a_tunnel_over_the_limit_is_cut() -> None:
     assert (request.outcome, request.sent_bytes) == ("cut", len(hello) + 10)
 
 
-def test_a_request_is_in_the_record_before_anything_of_it_is_sent() -> None:
-    with open_internet("allow:a.org") as internet:
-        client = internet.open_tunnel("a.org:443")
-        (line,) = internet.lines
-        assert isinstance(line.root, NetworkRequest)
-        assert (line.root.method, line.root.host, line.root.outcome) == ("CONNECT", "a.org", "open")
-        assert internet.site.received == []
-        client.close()
-        wait_for_requests(internet, 1)
-    assert [each.outcome for each in join_network_lines(internet.lines).requests] == ["refused"]
-
-
-def test_bytes_of_an_open_request_are_recorded_while_they_pass_and_count_after_a_crash() -> None:
-    limits = NetworkLimits(unrecorded_received_bytes=50_000, received_bytes=300_000)
-    with open_internet("allow:a.org", limits=limits) as internet:
-        internet.get("http://a.org/large")
-        wait_for_requests(internet, 1)
-    killed = join_network_lines(internet.lines[:-1])  # its last line was never written
-    (request,) = killed.requests
-    assert request.outcome == "open"
-    assert 150_000 <= request.received_bytes <= 200_500
-    with open_internet("allow:a.org", limits=limits, earlier=killed) as internet:
-        (ended,) = internet.requests
-        assert (ended.id, ended.outcome, ended.received_bytes) == (1, "cut", request.received_bytes)
-        internet.get("http://a.org/large")
-        assert wait_for_requests(internet, 2)[1].id == 2
-        assert b"download limit" in internet.get("http://a.org/")
-
-
-def test_the_number_of_unrecorded_requests_is_in_the_record_and_goes_on_after_a_crash() -> None:
-    limits = NetworkLimits(requests=1)
-    with open_internet("allow:a.org", limits=limits) as internet:
-        for _ in range(4):
-            internet.get("http://a.org/")
-        killed = wait_for_unrecorded(internet, 3)
-    assert killed.unrecorded == 3
-    with open_internet("allow:a.org", limits=limits, earlier=killed) as internet:
-        internet.get("http://a.org/")
-    assert join_network_lines(internet.lines).unrecorded == 4
-
-
-def test_after_a_line_that_cannot_be_written_nothing_is_let_out(caplog: pytest.LogCaptureFixture) -> None:
-    lines: list[NetworkLine] = []
-
-    def write_on_a_disk_that_fills_up(line: NetworkLine) -> None:
-        lines.append(line)
-        with open("/dev/full" if len(lines) > 2 else os.devnull, "wb", buffering=0) as file:
-            file.write(b"x")
-
-    with open_internet("allow:a.org,b.org", record=write_on_a_disk_that_fills_up) as internet:
-        with internet.open_tunnel("a.org:443") as tunnel:
-            tunnel.sendall(make_client_hello("a.org"))
-            assert tunnel.recv(100) == b"FROM THE SITE"
-            assert internet.get("http://b.org/1").startswith(b"HTTP/1.1 200 ")
-            for _ in range(2):
-                answer = internet.get("http://b.org/2")
-                assert answer.startswith(b"HTTP/1.1 503 ")
-                assert b"record of requests cannot be written" in answer
-            tunnel.sendall(b"more")
-            assert read_all(tunnel)  # an alert, and the end
-        assert internet.log is not None
-        assert internet.log.fault == (
-            "A line of network.jsonl could not be written (No space left on device)."
-        )
-    assert len(internet.site.received) == 2
-    assert len(lines) == 3
-    assert [each.levelname for each in caplog.records] == ["WARNING"]
-
-
-def test_requests_before_a_crash_count_towards_the_limits() -> None:
-    with open_internet("allow:a.org") as internet:
-        internet.get("http://a.org/")
-        wait_for_requests(internet, 1)
-        earlier = join_network_lines(internet.lines)
-    with open_internet("allow:a.org", limits=NetworkLimits(requests=2), earlier=earlier) as internet:
-        assert internet.get("http://a.org/").startswith(b"HTTP/1.1 200 ")
-        assert internet.get("http://a.org/").startswith(b"HTTP/1.1 429 ")
-
-
-def test_what_names_could_carry_out_is_in_the_record_and_a_refused_name_is_not_looked_up() -> None:
-    secret = "the-answer-is-42"
-    with open_internet("packages") as internet:
-        internet.get(f"http://pypi.org/simple/{secret}/")
-        internet.get(f"http://{secret}.evil.org/")
-        first, second = wait_for_requests(internet, 2)
-    assert first.path == f"/simple/{secret}/"
-    assert (second.host, second.outcome) == (f"{secret}.evil.org", "refused")
-    assert internet.resolved == ["pypi.org"]
-
-
-def test_long_and_strange_texts_of_the_agent_are_cleaned_in_the_record() -> None:
-    with open_internet("allow:a.org") as internet:
-        internet.get(f"http://a.org/{'x' * 10_000}")
-        (request,) = wait_for_requests(internet, 1)
-    assert request.path is not None
-    assert len(request.path) == 2000
-
-
-def test_a_model_hub_is_marked_in_the_record_where_it_is_named() -> None:
-    with open_internet("open:huggingface.co") as internet:
-        assert internet.get("http://huggingface.co/x").startswith(b"HTTP/1.1 200 ")
-        assert internet.get("http://cdn-lfs.hf.co/x").startswith(b"HTTP/1.1 403 ")
-        first, second = wait_for_requests(internet, 2)
-    assert first.model_hub
-    assert second.model_hub
-
-
 def test_open_tunnels_end_with_the_proxy(caplog: pytest.LogCaptureFixture) -> None:
     with open_internet("allow:a.org") as internet:
         client = internet.open_tunnel("a.org:443")
@@ -535,89 +321,3 @@ def test_open_tunnels_end_with_the_proxy(caplog: pytest.LogCaptureFixture) -> No
     (request,) = internet.requests
     assert (request.outcome, request.reason) == ("cut", "The run ended.")
     assert not caplog.records
-
-
-def test_a_mirror_may_have_a_private_address_and_any_port() -> None:
-    with open_internet("packages") as far, open_internet("packages") as near:
-        port = far.site.server_address[1]
-        mirror = PackageMirror("http", "127.0.0.1", port)
-        with open_internet("packages", mirrors=(mirror,)) as internet:
-            assert internet.get(f"http://127.0.0.1:{port}/simple/x/").startswith(b"HTTP/1.1 200 ")
-            other = near.site.server_address[1]
-            assert internet.get(f"http://127.0.0.1:{other}/").startswith(b"HTTP/1.1 403 ")
-            assert internet.ask(f"CONNECT 127.0.0.1:{port} HTTP/1.1\r\n\r\n".encode()).split()[1] in (
-                b"400",
-                b"403",
-            )
-        assert far.site.received[0].startswith(f"GET /simple/x/ HTTP/1.1\r\nHost: 127.0.0.1:{port}".encode())
-        assert not near.site.received
-
-
-def test_the_users_own_proxy_gets_the_name_and_its_login_and_private_names_are_still_refused() -> None:
-    with open_internet("packages") as far:
-        upstream = UpstreamProxy("127.0.0.1", far.site.server_address[1], "Basic c2VjcmV0")
-        addresses = {"inside.org": [["10.0.0.1"]]}
-        with open_internet("allow:a.org,inside.org", addresses, upstream=upstream) as internet:
-            assert internet.get("http://a.org/x").endswith(b"ok")
-            assert internet.get("http://inside.org/").startswith(b"HTTP/1.1 403 ")
-            with internet.connect() as client:  # this "proxy" answers 200 to CONNECT, as to everything
-                client.sendall(b"CONNECT a.org:443 HTTP/1.1\r\nHost: a.org:443\r\n\r\n")
-                client.recv(100)
-            wait_for_requests(internet, 3)
-        plain, tunnel = far.site.received
-    assert plain.startswith(b"GET http://a.org/x HTTP/1.1\r\nHost: a.org\r\n")
-    assert tunnel.startswith(b"CONNECT a.org:443 HTTP/1.1\r\n")
-    for received in (plain, tunnel):
-        assert b"proxy-authorization: basic c2vjcmv0" in received.lower()
-    assert all("c2VjcmV0" not in each.model_dump_json() for each in internet.requests)
-    assert not internet.dialed
-
-
-@pytest.mark.parametrize(
-    ("host", "addresses", "no_proxy", "through_proxy"),
-    [
-        ("mirror.example.org", [PUBLIC], "", True),
-        ("mirror.example.org", [], "", True),
-        ("mirror.example.org", ["127.0.0.2"], "", False),
-        ("127.0.0.2", [], "", False),
-        ("mirror.example.org", ["127.0.0.2", PUBLIC], ".example.org", False),
-    ],
-)
-def test_a_mirror_is_reached_through_the_users_own_proxy_unless_it_is_private_or_in_no_proxy(
-    host: str, addresses: list[str], no_proxy: str, through_proxy: bool
-) -> None:
-    with open_internet("packages") as proxy:
-        upstream = UpstreamProxy("127.0.0.1", proxy.site.server_address[1], no_proxy=no_proxy)
-        with socketserver.TCPServer(("127.0.0.2", 0), _Answer) as near:
-            thread = threading.Thread(target=near.serve_forever, kwargs={"poll_interval": 0.02})
-            thread.start()
-            mirror = PackageMirror("http", host, near.server_address[1])
-            with open_internet(
-                "packages", {host: [addresses]}, mirrors=(mirror,), upstream=upstream
-            ) as internet:
-                answer = internet.get(f"http://{host}:{mirror.port}/simple/")
-            near.shutdown()
-            thread.join()
-    assert answer.startswith(b"HTTP/1.1 200 ")
-    assert answer.endswith(b"ok" if through_proxy else b"near")
-    wanted = [f"GET http://{host}:{mirror.port}/simple/ HTTP/1.1".encode()] if through_proxy else []
-    assert [received.partition(b"\r")[0] for received in proxy.site.received] == wanted
-
-
-class _Answer(socketserver.BaseRequestHandler):
-    def handle(self) -> None:
-        self.request.recv(65536)
-        self.request.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nnear")
-
-
-@pytest.mark.parametrize(
-    ("no_proxy", "host", "expected"),
-    [
-        *(("", "a.org", True), ("*", "a.org", False), ("b.org", "a.org", True)),
-        *(("a.org", "x.a.org", False), (".a.org", "a.org", False), ("*.a.org", "x.a.org", False)),
-        *((" localhost, a.org ", "a.org", False), ("a.org", "xa.org", True)),
-        *(("10.0.0.0/8", "10.1.2.3", False), ("10.0.0.1", "10.1.2.3", True), ("10.0.0.0/8", "a.org", True)),
-    ],
-)
-def test_no_proxy_lists_hosts_as_usual(no_proxy: str, host: str, expected: bool) -> None:
-    assert UpstreamProxy("proxy.org", 3128, no_proxy=no_proxy).serves(host) == expected

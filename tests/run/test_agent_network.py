@@ -35,13 +35,23 @@ def test_clients_use_the_proxy_for_everything_but_the_services_of_the_run() -> N
 def test_mirrors_replace_the_registries_of_their_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENT2RL_PYPI_MIRROR", "http://10.0.0.1:81/simple http://10.0.0.2:82/")
     monkeypatch.setenv("AGENT2RL_NPM_MIRROR", "https://npm.example.org")
-    monkeypatch.setenv("AGENT2RL_CONDA_MIRROR", " ")
+    monkeypatch.setenv("AGENT2RL_CONDA_MIRROR", "https://conda.example.org/all/")
+    monkeypatch.setenv("AGENT2RL_DEBIAN_MIRROR", " ")
     mirrors = read_settings().mirrors
     variables = make_client_variables(mirrors)
     assert variables["PIP_INDEX_URL"] == variables["UV_DEFAULT_INDEX"] == "http://10.0.0.1:81/simple"
     assert variables["PIP_TRUSTED_HOST"] == "10.0.0.1:81 10.0.0.2:82"
     assert variables["npm_config_registry"] == "https://npm.example.org"
-    assert set(mirrors) == {"pypi", "npm"}
+    assert variables["CONDA_CHANNEL_ALIAS"] == "https://conda.example.org/all/"
+    channels = "https://conda.example.org/all/pkgs/main,https://conda.example.org/all/pkgs/r"
+    assert variables["CONDA_DEFAULT_CHANNELS"] == channels
+    assert set(mirrors) == {"pypi", "npm", "conda"}
+
+
+def test_the_default_channels_of_conda_may_be_named_after_the_mirror() -> None:
+    urls = ("https://a.org/cloud", "https://files.a.org", "https://a.org/pkgs/main", "https://a.org/pkgs/r")
+    variables = make_client_variables({"conda": urls})
+    assert variables["CONDA_DEFAULT_CHANNELS"] == "https://a.org/pkgs/main,https://a.org/pkgs/r"
 
 
 def test_wrong_settings_are_an_error_before_the_run_begins_unless_the_policy_needs_none() -> None:
@@ -104,3 +114,14 @@ def test_what_a_killed_harness_recorded_of_its_requests_is_read_with_the_old_for
         *(("open", 10), ("done", 20)),
     ]
     assert (record.unrecorded, notes) == (5, [])
+
+
+def test_the_agent_is_not_told_to_use_apt_where_there_is_none() -> None:
+    policy = parse_network_policy("packages")
+    assert "apt-get" in render_network_instructions(policy, has_apt=True)
+    assert "apt-get" not in render_network_instructions(policy, has_apt=False)
+
+
+def test_a_default_of_a_task_that_names_hosts_after_open_is_an_error() -> None:
+    with pytest.raises(UserError, match=r"write allow:example\.org"):
+        choose_network_policy(registry.find_task("gsm8k-mini"), "open:example.org")

@@ -301,6 +301,7 @@ async def _run_both(first: Awaitable[None], second: Awaitable[None]) -> None:
 @contextmanager
 def serve_network_proxy(proxy: NetworkProxy) -> Iterator[Path]:
     """Serve the proxy from a thread and yield its socket. At the end, all its connections are closed."""
+    # Not TMPDIR, which may be long: the path of a unix socket has 107 bytes at most.
     home = Path(tempfile.mkdtemp(prefix="agent2rl-", dir="/tmp"))
     shared = home / "s"
     shared.mkdir()
