@@ -48,6 +48,12 @@ def test_mirrors_replace_the_registries_of_their_clients(monkeypatch: pytest.Mon
     assert set(mirrors) == {"pypi", "npm", "conda"}
 
 
+def test_hosts_that_need_no_proxy_are_read_from_the_usual_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.setenv("no_proxy", "mirror.example.org")
+    assert read_settings().no_proxy == "mirror.example.org"
+
+
 def test_the_default_channels_of_conda_may_be_named_after_the_mirror() -> None:
     urls = ("https://a.org/cloud", "https://files.a.org", "https://a.org/pkgs/main", "https://a.org/pkgs/r")
     variables = make_client_variables({"conda": urls})
