@@ -6,15 +6,22 @@ import socket
 import socketserver
 import ssl
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agent2rl.core.network import NetworkRequest, parse_network_policy
+from agent2rl.core.network import (
+    NetworkLine,
+    NetworkRecord,
+    NetworkRequest,
+    join_network_lines,
+    parse_network_policy,
+)
 from agent2rl.net.socket_keys import connect_to_socket
-from agent2rl.network_proxy.connections import Streams, UpstreamProxy
+from agent2rl.network_proxy.host_dialing import Streams, UpstreamProxy
 from agent2rl.network_proxy.host_rules import HostRules, PackageMirror
 from agent2rl.network_proxy.request_log import NetworkLimits, RequestLog
 from agent2rl.network_proxy.server import NetworkProxy, serve_network_proxy
@@ -80,10 +87,19 @@ class SmallInternet:
     site: WebSite
     path: Path = Path()
     addresses: dict[str, list[list[str]]] = field(default_factory=dict)
-    requests: list[NetworkRequest] = field(default_factory=list)
+    lines: list[NetworkLine] = field(default_factory=list)
+    """The record."""
     resolved: list[str] = field(default_factory=list)
     dialed: list[str] = field(default_factory=list)
+    black_holes: tuple[str, ...] = ()
+    """Addresses that never answer."""
     log: RequestLog | None = None
+
+    @property
+    def requests(self) -> list[NetworkRequest]:
+        """The requests that have ended."""
+        lines = [each.root for each in tuple(self.lines)]
+        return [each for each in lines if isinstance(each, NetworkRequest) and each.outcome != "open"]
 
     async def resolve(self, host: str, port: int) -> list[str]:  # noqa: ARG002
         self.resolved.append(host)
@@ -92,6 +108,8 @@ class SmallInternet:
 
     async def dial(self, address: str, port: int) -> Streams:  # noqa: ARG002
         self.dialed.append(address)
+        if address in self.black_holes:
+            await asyncio.Event().wait()
         return await asyncio.open_connection("127.0.0.1", self.site.server_address[1])
 
     def connect(self) -> socket.socket:
@@ -129,13 +147,14 @@ def open_internet(
     limits: NetworkLimits | None = None,
     mirrors: tuple[PackageMirror, ...] = (),
     upstream: UpstreamProxy | None = None,
-    earlier: tuple[NetworkRequest, ...] = (),
+    earlier: NetworkRecord | None = None,
+    record: Callable[[NetworkLine], None] | None = None,
 ) -> Iterator[SmallInternet]:
     with WebSite() as site:
         thread = threading.Thread(target=site.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         internet = SmallInternet(site, addresses=addresses or {})
-        internet.log = RequestLog(internet.requests.append, limits, earlier)
+        internet.log = RequestLog(record or internet.lines.append, limits, earlier)
         rules = HostRules(parse_network_policy(policy), mirrors)
         proxy = NetworkProxy(rules, internet.log, upstream, internet.resolve, internet.dial)
         try:
@@ -164,3 +183,18 @@ def make_client_hello(host: str | None) -> bytes:
     with contextlib.suppress(ssl.SSLWantReadError):
         connection.do_handshake()
     return outgoing.read()
+
+
+def wait_for_requests(internet: SmallInternet, count: int) -> list[NetworkRequest]:
+    """A request is recorded when it has ended, which may be after the client has its answer."""
+    deadline = time.monotonic() + 60
+    while len(internet.requests) < count and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return internet.requests
+
+
+def wait_for_unrecorded(internet: SmallInternet, count: int) -> NetworkRecord:
+    deadline = time.monotonic() + 60
+    while (record := join_network_lines(internet.lines)).unrecorded < count and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return record

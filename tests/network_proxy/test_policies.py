@@ -5,17 +5,18 @@ import pytest
 from agent2rl.core.errors import UserError
 from agent2rl.core.network import (
     NetworkRequest,
+    choose_new_network_policy,
+    is_model_hub,
     normalize_network_policy,
     parse_network_policy,
     sum_network_requests,
 )
 from agent2rl.core.records import Budget, RunSpec
-from agent2rl.network_proxy.connections import parse_upstream_proxy
+from agent2rl.network_proxy.host_dialing import parse_upstream_proxy
 from agent2rl.network_proxy.host_rules import (
     HostRules,
     PackageMirror,
     RequestRefused,
-    is_model_hub,
     is_public_address,
     parse_mirror,
 )
@@ -59,6 +60,19 @@ def test_what_is_not_a_policy_is_refused(text: str) -> None:
         parse_network_policy(text)
 
 
+@pytest.mark.parametrize("text", ["open:example.org", "open:hf.co,*.example.org", "open:*.nvidia.com"])
+def test_a_new_policy_names_nothing_but_model_hubs_after_open(text: str) -> None:
+    with pytest.raises(ValueError, match="write allow:"):
+        choose_new_network_policy(text)
+    assert normalize_network_policy(text)  # runs of earlier versions have such policies
+
+
+def test_model_hubs_and_hosts_below_them_may_be_named_after_open() -> None:
+    text = "open:*.hf.co,cdn-lfs.hf.co,huggingface.co"
+    assert choose_new_network_policy(text) == text
+    assert choose_new_network_policy("allow:example.org") == "allow:example.org"
+
+
 @pytest.mark.parametrize(
     ("policy", "allowed", "refused"),
     [
@@ -93,7 +107,14 @@ def test_model_hubs_are_known_with_the_hosts_below_them() -> None:
     assert not any(map(is_model_hub, ("pypi.org", "nothuggingface.co", "huggingface.co.example.org")))
 
 
-@pytest.mark.parametrize("address", ["93.184.215.14", "1.1.1.1", "2606:4700::1111", "2a00:1450:4001::8a"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("93.184.215.14", "1.1.1.1", "2606:4700::1111", "2a00:1450:4001::8a", "2a00:1450:4001:80b::200e"),
+        *("2606:4700:10::6816:4a5", "2a04:4e42:600::223", "2001:4860:4860::8888", "2a00:1::face:b00c"),
+        *("2a00:1::5efe:5db8:d70e", "2a00:1::a:1", "2a00:1::1:7f00:1"),
+    ],
+)
 def test_public_addresses_can_be_reached(address: str) -> None:
     assert is_public_address(address)
 
@@ -107,6 +128,8 @@ def test_public_addresses_can_be_reached(address: str) -> None:
         *("::", "::1", "fe80::1", "fe80::1%eth0", "fc00::1", "fd00:ec2::254", "ff02::1", "fec0::1"),
         *("::ffff:127.0.0.1", "::ffff:93.184.215.14", "::127.0.0.1", "64:ff9b::7f00:1", "64:ff9b:1::1"),
         *("2002:7f00:1::1", "2002:a9fe:a9fe::", "2001:0:7f00:1::", "2001:db8::1", "3fff::1", "5f00::1"),
+        *("2001:67c:2960:6464::a9fe:a9fe", "2001:67c:2960:6464::7f00:1", "2a00:1::c0a8:101", "2a00:1::a00:1"),
+        *("2a00:1::5efe:a01:203", "2a00:1::200:5efe:127.0.0.1", "2a00:1::5efe:0.0.0.0"),
         *("2606:4700::1111%eth0", "2130706433", "0177.0.0.1", "0x7f.1", "", "example.org"),
     ],
 )

@@ -1,12 +1,13 @@
 """Files that appear whole or not at all."""
 
 import io
+import resource
 import tarfile
 from pathlib import Path
 
 import pytest
 
-from agent2rl.record.files import extract_archive, write_atomically
+from agent2rl.record.files import append_whole_line, extract_archive, write_atomically
 
 
 def test_a_file_is_replaced_whole_and_a_failure_leaves_nothing(tmp_path: Path) -> None:
@@ -17,6 +18,20 @@ def test_a_file_is_replaced_whole_and_a_failure_leaves_nothing(tmp_path: Path) -
     with pytest.raises(IsADirectoryError):
         write_atomically(tmp_path / "folder", "text")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "folder"]
+
+
+def test_a_line_is_appended_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "lines.jsonl"
+    append_whole_line(path, '{"first": 1}\n')
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20, limits[1]))  # in the middle of the second line
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            append_whole_line(path, '{"second": 2}\n')
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    append_whole_line(path, '{"third": 3}\n')
+    assert path.read_text() == '{"first": 1}\n{"third": 3}\n'
 
 
 @pytest.fixture(params=[True, False], ids=["python's filter", "without it"])

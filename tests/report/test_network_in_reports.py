@@ -55,6 +55,23 @@ def test_a_download_from_a_model_hub_is_flagged() -> None:
     ]
 
 
+def test_a_record_of_requests_that_is_not_whole_is_flagged() -> None:
+    data = make_report("packages", PYPI)
+    assert data.view.result is not None
+    assert data.view.result.network is not None
+    fault = "A line of network.jsonl could not be written (No space left on device)."
+    usage = data.view.result.network.model_copy(update={"record_fault": fault})
+    result = data.view.result.model_copy(update={"network": usage})
+    data = replace(data, view=replace(data.view, result=result))
+    rows = {name: text for name, text, *_ in tables.build_headline_rows(data.view)}
+    assert rows["network use"].endswith(f". THE RECORD IS NOT WHOLE: {fault}")
+    (check,) = [each for each in sections.run_integrity_checks(data) if each.name == "Network"]
+    assert (check.tone, check.verdict) == ("bad", "record not whole")
+    assert "The record of the agent's requests is not whole." in [
+        flag.text for flag in headline.build_flags(data)
+    ]
+
+
 def test_a_run_without_a_network_says_so_in_its_setup_alone() -> None:
     data = make_finished_report()
     assert ("network", "none") in sections.build_setup_rows(data)

@@ -4,7 +4,8 @@ import subprocess
 from pathlib import Path
 
 from agent2rl.run.agent_python import find_own_python
-from agent2rl.run.package_overlay import MANIFEST_BYTES, SEEN_AT, PackageOverlay
+from agent2rl.run.installed_packages import MANIFEST_BYTES, MOST_FOLDERS, list_workspace_packages
+from agent2rl.run.package_overlay import SEEN_AT, PackageOverlay, can_use_apt
 
 SHOW = """
 import sys, pydantic, agent2rl, pip, small
@@ -60,7 +61,7 @@ def test_installed_packages_are_read_from_names_alone(tmp_path: Path) -> None:
     ):
         (site / name).mkdir()
     (site / "torch-2.9.0+cpu.dist-info" / "METADATA").symlink_to("/dev/zero")
-    new = set(overlay.list_installed_packages()) - set(before)
+    new = overlay.list_installed_packages() - before
     assert new == {"some-package==1.2.3", "torch==2.9.0+cpu"}
 
 
@@ -82,7 +83,7 @@ def test_what_npm_installed_is_read_from_bounded_parts_of_its_files(tmp_path: Pa
     linked.mkdir()
     (linked / "package.json").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "elsewhere").write_text('{"version": "1"}')
-    assert set(overlay.list_installed_packages()) - set(before) == {
+    assert overlay.list_installed_packages() - before == {
         "npm:@scope/part==2.0.0-rc.1+a",
         "npm:broken==unknown",
         "npm:hostile==unknown",
@@ -109,4 +110,63 @@ def test_a_link_in_place_of_the_package_directory_is_not_followed(tmp_path: Path
     site.rename(elsewhere)
     (elsewhere / "secret-1.0.dist-info").mkdir()
     site.symlink_to(elsewhere)
-    assert overlay.list_installed_packages() == ()
+    assert overlay.list_installed_packages() == set()
+
+
+def test_apt_is_left_out_where_there_is_none_or_the_programs_are_an_images(tmp_path: Path) -> None:
+    overlay = PackageOverlay.place_in(tmp_path, find_own_python(), same_paths=False)
+    overlay.build(debian_url=None)
+    assert "APT_CONFIG" not in overlay.make_client_variables()
+    keyring = tmp_path / "keyring.gpg"
+    assert not can_use_apt("bubblewrap", keyring)
+    keyring.touch()
+    assert can_use_apt("bubblewrap", keyring) == Path("/usr/bin/apt-get").exists()
+    assert not can_use_apt("docker:python:3.12", keyring)
+
+
+def test_the_certificates_of_this_computer_are_at_a_path_that_every_sandbox_shows(tmp_path: Path) -> None:
+    """A sandbox with an image does not show /etc/ssl of this computer."""
+    bundle = tmp_path / "bundle.crt"
+    bundle.write_text("certificates")
+    overlay = PackageOverlay.place_in(tmp_path, find_own_python(), same_paths=False)
+    overlay.build(bundles=(tmp_path / "missing.crt", bundle))
+    named = Path(overlay.make_client_variables()["SSL_CERT_FILE"])
+    assert (overlay.prefix / named.relative_to(SEEN_AT)).read_text() == "certificates"
+    assert overlay.make_client_variables()["PIP_CERT"] == str(named)
+
+
+def test_without_certificates_on_this_computer_no_client_is_given_a_file_that_is_missing(
+    tmp_path: Path,
+) -> None:
+    overlay = PackageOverlay.place_in(tmp_path, find_own_python(), same_paths=False)
+    overlay.build(bundles=())
+    assert "SSL_CERT_FILE" not in overlay.make_client_variables()
+
+
+def test_packages_in_other_environments_of_the_workspace_are_read(tmp_path: Path) -> None:
+    for folder in (
+        "code/.venv/lib/python3.12/site-packages/trl-0.2.dist-info",
+        "code/.venv/lib/python3.12/site-packages/trl/vendored-9.dist-info",
+        "target/einops-0.8.1.dist-info",
+        "env/conda-meta",
+        "web/node_modules/left-pad",
+        ".git/hidden-1.dist-info",
+        "a/b/c/d/e/f/g/h/i/deep-1.dist-info",
+    ):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "env/conda-meta/numpy-base-2.1.0-py312h2_0.json").touch()
+    (tmp_path / "web/node_modules/left-pad/package.json").write_text('{"version": "1.3.0"}')
+    (tmp_path / "file-1.dist-info").touch()
+    (tmp_path / "outside").symlink_to("/")
+    assert list_workspace_packages(tmp_path) == {
+        *("trl==0.2", "einops==0.8.1", "conda:numpy-base==2.1.0", "npm:left-pad==1.3.0"),
+    }
+
+
+def test_a_workspace_of_many_folders_is_searched_in_part(tmp_path: Path) -> None:
+    for number in range(MOST_FOLDERS):
+        (tmp_path / f"{number:05}").mkdir()
+    for name in ("00000", f"{MOST_FOLDERS - 1:05}"):
+        (tmp_path / name / f"package-{name}.dist-info").mkdir()
+    assert list_workspace_packages(tmp_path) == {"package==00000"}
+    assert list_workspace_packages(tmp_path / "missing") == set()

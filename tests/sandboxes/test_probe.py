@@ -4,7 +4,8 @@ import socket
 
 import pytest
 
-from agent2rl.sandboxes import probe
+from agent2rl import registry
+from agent2rl.sandboxes import probe, selftest
 
 
 class FromTheSamePort(socket.socket):
@@ -47,3 +48,12 @@ def test_the_sandboxs_own_service_at_the_same_port_is_not_the_hosts(
         listener.bind(("127.0.0.1", port))
         listener.listen()
         assert probe._is_offline(port)
+
+
+def test_a_sandbox_with_a_writable_dev_must_keep_the_rest_read_only() -> None:
+    """`local` isolates nothing, so more than /dev can be written to."""
+    found = selftest.run_self_test("leaky", registry.find_sandbox("local"), (), selftest.WRITABLE_DEVICES)
+    promise = next(each for each in found.promises if each.name == selftest.NAMES["read-only"])
+    assert promise.promised
+    assert not promise.holds
+    assert promise.hint == selftest.BROKEN

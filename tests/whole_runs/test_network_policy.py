@@ -3,16 +3,19 @@
 import json
 import shutil
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
-from agent2rl.core.network import NetworkRequest
+from agent2rl.core.records import RunResult
 from agent2rl.record import ledger
+from agent2rl.record.paths import RunPaths
+from agent2rl.record.reader import read_network_record
 from agent2rl.system.packages import read_debian_codename
 from tests.helpers.run_launcher import FinishedRun, RunLauncher
 from tests.run.package_registry import serve_npm_registry, write_debian_repository, write_wheel
@@ -153,8 +156,8 @@ def test_the_agent_is_told_which_network_it_has_and_sees_no_path_of_this_compute
 
 def test_every_request_is_recorded_and_pinned(shared_launcher: RunLauncher, network_run: FinishedRun) -> None:
     paths, usage = network_run.paths, network_run.result.network
-    lines = paths.network.read_text(encoding="utf-8").splitlines()
-    requests = [NetworkRequest.model_validate_json(line) for line in lines]
+    requests = read_network_record(paths, []).requests
+    assert not [each for each in requests if each.outcome == "open"]
     reached = [(each.host, each.outcome) for each in requests]
     assert reached.count((MIRROR_ADDRESS, "done")) >= 2
     assert ("exfiltrated-secret.example.org", "refused") in reached
@@ -162,6 +165,7 @@ def test_every_request_is_recorded_and_pinned(shared_launcher: RunLauncher, netw
     assert ("huggingface.co", "refused") in reached
     assert usage is not None
     assert usage.policy == "packages"
+    assert usage.record_fault == ""
     assert [name for name in usage.packages if not name.startswith("npm:")] == ["tiny-a2rl-wheel==1.5"]
     assert usage.refused == 3
     assert [each.host for each in usage.hosts] == [MIRROR_ADDRESS]
@@ -188,3 +192,58 @@ def test_the_network_is_shown_wherever_the_score_is(
     ).stdout
     assert "gsm8k-mini (network packages)" in board
     assert "reach hosts outside its sandbox" in board
+
+
+UNFINISHED = """
+if "RESUMED" not in os.environ:
+    with urllib.request.urlopen(os.environ["PIP_INDEX_URL"] + "/endless", timeout=600) as response:
+        response.read()
+submit(trained("v1"))
+"""
+
+
+class _EndlessHandler(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "1000000")
+        self.end_headers()
+        self.wfile.write(b"x" * 1000)
+        self.rfile.read()  # until the connection ends
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.thorough
+def test_a_request_that_is_open_when_the_harness_is_killed_is_in_the_record(launcher: RunLauncher) -> None:
+    with (
+        ThreadingHTTPServer((MIRROR_ADDRESS, 0), _EndlessHandler) as server,
+        launcher.start(
+            launcher.script(UNFINISHED),
+            *("--sandbox", "local", "--network", "packages"),
+            AGENT2RL_PYPI_MIRROR=f"http://{MIRROR_ADDRESS}:{server.server_port}/simple",
+        ) as harness,
+    ):
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        try:
+            deadline = time.monotonic() + 240
+            while not (records := list(launcher.runs.glob("*/network.jsonl"))):
+                assert harness.poll() is None, harness.communicate()
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+        finally:
+            harness.kill()
+            harness.wait()
+            server.shutdown()
+            thread.join()
+    paths = RunPaths(records[0].parent)
+    (request,) = read_network_record(paths, []).requests
+    assert (request.path, request.outcome) == ("/simple/endless", "open")
+    resumed = launcher.cli("resume", paths.run_id, "--json")
+    usage = RunResult.model_validate_json(resumed.stdout).network
+    assert usage is not None, resumed.stderr
+    assert (usage.requests, usage.failed, usage.record_fault) == (1, 1, "")
+    (request,) = read_network_record(paths, []).requests
+    assert (request.outcome, request.reason) == ("cut", "The harness ended before the request did.")
+    assert launcher.cli("verify", paths.run_id).returncode == 0

@@ -18,7 +18,7 @@ from agent2rl.bundles.unpacking import (
     select_without_report_and_weights,
 )
 from agent2rl.core.errors import UserError
-from agent2rl.core.network import normalize_network_policy
+from agent2rl.core.network import choose_new_network_policy
 from agent2rl.core.records import PROTOCOLS
 from agent2rl.core.sandbox import AUTO_SANDBOX
 from agent2rl.core.units import parse_byte_size
@@ -98,7 +98,7 @@ class NetworkParam(click.ParamType[str]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         try:
-            return normalize_network_policy(str(value))
+            return choose_new_network_policy(str(value))
         except ValueError as error:
             self.fail(str(error), param, ctx)
 

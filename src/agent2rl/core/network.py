@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, RootModel
 
 from agent2rl.core.record import Record
 
@@ -22,6 +22,29 @@ EXPECTED_POLICY = "Write none, packages, allow:HOST,… or open."
 LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
 HOST_NAME = re.compile(rf"(?:{LABEL}\.)+[a-z](?:[a-z0-9-]{{0,61}}[a-z0-9])?")
 LONGEST_HOST = 253
+
+
+MODEL_HUBS = (
+    "civitai.com",
+    "hf-mirror.com",
+    "hf.co",
+    "hf.space",
+    "huggingface.co",
+    "kaggle.com",
+    "modelscope.ai",
+    "modelscope.cn",
+    "ngc.nvidia.com",
+    "ollama.ai",
+    "ollama.com",
+    "openxlab.org.cn",
+    "tfhub.dev",
+    "wisemodel.cn",
+)
+"""Sites that offer trained models for download. Hosts below these names count, too."""
+
+
+def is_model_hub(host: str) -> bool:
+    return any(host == hub or host.endswith(f".{hub}") for hub in MODEL_HUBS)
 
 
 def is_host_name(text: str) -> bool:
@@ -75,13 +98,36 @@ def normalize_network_policy(text: str) -> str:
     return str(parse_network_policy(text))
 
 
+def choose_new_network_policy(text: str) -> str:
+    """Return the normal form of a policy for a new run; raise ValueError if it is none.
+
+    Runs of earlier versions may name hosts after `open:` that are no model hubs. Such a name has no meaning:
+    whoever wrote it may have meant `allow:`, but got every public host.
+    """
+    policy = parse_network_policy(text)
+    others = [name for name in policy.hosts if not is_model_hub(name.removeprefix("*."))]
+    if policy.kind == "open" and others:
+        raise ValueError(
+            f"{policy} names {', '.join(others)}, which is no known model hub. `open` allows every public "
+            "host, and model hubs are named after it. To allow nothing but the hosts that you name, write "
+            f"allow:{','.join(policy.hosts)}."
+        )
+    return str(policy)
+
+
 NetworkPolicyText = Annotated[str, AfterValidator(normalize_network_policy)]
 """A policy as text, in its normal form."""
 
 
 class NetworkRequest(Record):
-    """One request of the agent to a host outside: a line of network.jsonl."""
+    """One request of the agent to a host outside: a line of network.jsonl.
 
+    A request that is let out has several lines with the same id: one before anything is sent, others while
+    many bytes pass, and one at its end. The last one counts.
+    """
+
+    id: int | None = None
+    """None in files of earlier versions, where each request has one line."""
     at: float
     """Seconds since the epoch."""
     seconds: float
@@ -93,14 +139,46 @@ class NetworkRequest(Record):
     """With the query. None if it is encrypted."""
     status: int | None
     """The host's answer; None for a tunnel, or if there was no answer."""
-    outcome: Literal["done", "refused", "failed", "cut"]
-    """`refused` by the policy or a limit; `failed` at the host; `cut` by a limit or the end of the run."""
+    outcome: Literal["open", "done", "refused", "failed", "cut"]
+    """`open` until it ends; `refused` by the policy or a limit; `failed` at the host; `cut` by a limit or the
+    end of the run."""
     reason: str = ""
     sent_bytes: Annotated[int, Field(ge=0)] = 0
     """Bytes sent to the host. In a tunnel, this includes TLS."""
     received_bytes: Annotated[int, Field(ge=0)] = 0
     model_hub: bool = False
     """Whether the host is a hub of models."""
+
+
+class UnrecordedRequests(Record):
+    """A line of network.jsonl: how many further requests were refused so far and have no line."""
+
+    at: float
+    unrecorded: int
+
+
+class NetworkLine(RootModel[NetworkRequest | UnrecordedRequests]):
+    """A line of network.jsonl."""
+
+
+@dataclass(frozen=True)
+class NetworkRecord:
+    """What network.jsonl says."""
+
+    requests: tuple[NetworkRequest, ...] = ()
+    unrecorded: int = 0
+
+
+def join_network_lines(lines: Iterable[NetworkLine]) -> NetworkRecord:
+    """Return the last state of each request, in the order in which they began."""
+    requests: dict[int | str, NetworkRequest] = {}
+    unrecorded = 0
+    for number, line in enumerate(lines):
+        if isinstance(line.root, UnrecordedRequests):
+            unrecorded = line.root.unrecorded
+        else:
+            requests[f"line {number}" if line.root.id is None else line.root.id] = line.root
+    return NetworkRecord(tuple(requests.values()), unrecorded)
 
 
 class HostTraffic(Record):
@@ -119,6 +197,8 @@ class NetworkUsage(Record):
     refused: int = 0
     failed: int = 0
     """Includes those that were cut."""
+    record_fault: str = ""
+    """Why the record of requests is not whole."""
     unrecorded: int = 0
     """Requests beyond the limit, which are refused and not recorded."""
     sent_bytes: int = 0
@@ -143,7 +223,11 @@ MOST_HOSTS, MOST_REFUSED_HOSTS = 50, 20
 
 
 def sum_network_requests(
-    policy: str, requests: Iterable[NetworkRequest], unrecorded: int = 0, packages: tuple[str, ...] = ()
+    policy: str,
+    requests: Iterable[NetworkRequest],
+    unrecorded: int = 0,
+    packages: tuple[str, ...] = (),
+    record_fault: str = "",
 ) -> NetworkUsage:
     reached: dict[str, HostTraffic] = {}
     refused: dict[str, int] = {}
@@ -151,7 +235,7 @@ def sum_network_requests(
     for each in requests:
         counts["requests"] += 1
         counts["refused"] += each.outcome == "refused"
-        counts["failed"] += each.outcome in ("failed", "cut")
+        counts["failed"] += each.outcome in ("failed", "cut", "open")
         if each.outcome == "refused":
             refused[each.host] = refused.get(each.host, 0) + 1
         if each.outcome != "refused" or each.sent_bytes or each.received_bytes:
@@ -168,6 +252,7 @@ def sum_network_requests(
         other_hosts=len(by_bytes) - len(listed),
         refused_hosts=tuple(sorted(refused, key=lambda host: -refused[host])[:MOST_REFUSED_HOSTS]),
         packages=packages,
+        record_fault=record_fault,
     )
 
 

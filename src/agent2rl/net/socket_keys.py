@@ -31,6 +31,7 @@ def make_socket_directory() -> Iterator[Path]:
 
     The directory can be mounted into a sandbox, where another user reads it. Its parent is private.
     """
+    # Not in TMPDIR, which may be long: the path of a unix socket has 107 bytes at most.
     home = Path(tempfile.mkdtemp(prefix="agent2rl-", dir="/tmp"))
     shared = home / "s"
     try:

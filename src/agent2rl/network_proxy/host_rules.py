@@ -10,7 +10,7 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from agent2rl.core.errors import UserError
-from agent2rl.core.network import NetworkPolicy, is_host_name
+from agent2rl.core.network import NetworkPolicy, is_host_name, is_model_hub
 
 PACKAGE_HOSTS = frozenset(
     {
@@ -20,23 +20,6 @@ PACKAGE_HOSTS = frozenset(
         *("deb.debian.org", "security.debian.org"),
     }
 )
-MODEL_HUBS = (
-    "civitai.com",
-    "hf-mirror.com",
-    "hf.co",
-    "hf.space",
-    "huggingface.co",
-    "kaggle.com",
-    "modelscope.ai",
-    "modelscope.cn",
-    "ngc.nvidia.com",
-    "ollama.ai",
-    "ollama.com",
-    "openxlab.org.cn",
-    "tfhub.dev",
-    "wisemodel.cn",
-)
-"""Sites that offer trained models for download. Hosts below these names count, too."""
 PORTS = {"http": 80, "https": 443}
 
 IPv4 = ipaddress.IPv4Address
@@ -64,6 +47,9 @@ NOT_PUBLIC_V4 = tuple(
 )
 GLOBAL_V6 = ipaddress.IPv6Network("2000::/3")
 """Everything else is local, multicast, reserved, or holds an IPv4 address: mapped, NAT64."""
+NOT_EMBEDDED_V4 = tuple(ipaddress.IPv4Network(text) for text in ("0.0.0.0/8", "224.0.0.0/4", "240.0.0.0/4"))
+"""Numbers at the end of an IPv6 address that look like these are not meant as IPv4 addresses."""
+ISATAP = (0x00005EFE, 0x02005EFE)
 NOT_PUBLIC_V6 = tuple(
     ipaddress.IPv6Network(text)
     for text in (
@@ -94,13 +80,20 @@ def is_public_address(text: str) -> bool:
         return False
     if isinstance(address, IPv4):
         return not any(address in network for network in NOT_PUBLIC_V4)
-    if address.scope_id is not None or address not in GLOBAL_V6:
+    if address.scope_id is not None or address not in GLOBAL_V6 or _leads_to_private_v4(address):
         return False
     return not any(address in network for network in NOT_PUBLIC_V6)
 
 
-def is_model_hub(host: str) -> bool:
-    return any(host == hub or host.endswith(f".{hub}") for hub in MODEL_HUBS)
+def _leads_to_private_v4(address: IPv6) -> bool:
+    """Return whether a gateway may turn this into a connection to an IPv4 address that is not public.
+
+    That is NAT64 with a /96 prefix of a network's own, and ISATAP.
+    """
+    middle, embedded = int(address) >> 32 & 0xFFFFFFFF, IPv4(int(address) & 0xFFFFFFFF)
+    if is_public_address(str(embedded)):
+        return False
+    return middle in ISATAP or (middle == 0 and not any(embedded in each for each in NOT_EMBEDDED_V4))
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@
             <== bytes ==>       counted, until one side ends, a limit is reached or the run is over
 
 Every connection carries one request, so that each request is checked on its own: bytes after the first
-request are never read as another one. Each request is recorded when it ends.
+request are never read as another one. Each request is recorded before it is sent and when it ends.
 """
 
 import asyncio
@@ -24,17 +24,14 @@ import h11
 
 from agent2rl.net.key_gate import KeyGate
 from agent2rl.net.socket_keys import make_socket_directory, write_key
-from agent2rl.network_proxy.connections import (
-    ClientConnection,
+from agent2rl.network_proxy.connections import ClientConnection, HostConnection
+from agent2rl.network_proxy.host_dialing import (
     Dial,
-    HostConnection,
+    HostDialer,
     Resolve,
-    Streams,
     UpstreamProxy,
-    dial_first,
+    describe_failure,
     dial_public_address,
-    find_public_addresses,
-    open_upstream_tunnel,
     resolve_host,
 )
 from agent2rl.network_proxy.host_rules import PORTS, HostRules, PackageMirror, RequestRefused
@@ -87,9 +84,8 @@ class NetworkProxy:
     ) -> None:
         self._rules = rules
         self._log = log
-        self._upstream = upstream
-        self._resolve = resolve
-        self._dial = dial
+        is_open = rules.policy.kind == "open"
+        self._dialer = HostDialer(upstream, resolve, dial, is_open, log.limits.connect_seconds)
         self._clients: set[asyncio.Task[None]] = set()
 
     async def serve(self, path: Path, started: Callable[[], None], stop: asyncio.Event) -> None:
@@ -112,12 +108,13 @@ class NetworkProxy:
         for task in tuple(self._clients):
             task.cancel()
         await asyncio.gather(*self._clients, return_exceptions=True)
+        self._log.record_unrecorded()
 
     async def _serve_client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         if len(self._clients) >= MOST_REFUSALS * self._log.limits.connections:
-            self._log.unrecorded += 1
+            self._log.count_unrecorded()
             writer.close()
             return
         self._clients.add(task)
@@ -140,7 +137,7 @@ class NetworkProxy:
                 return
             outcome, reason = "done", ""
         except RequestRefused as refusal:
-            outcome = "cut" if request.received_bytes else "refused"
+            outcome = "cut" if request.sent_bytes or request.received_bytes else "refused"
             reason = f"{refusal.reason} {refusal.detail}".strip()
             await client.refuse(refusal)
         except TimeoutError:
@@ -148,7 +145,8 @@ class NetworkProxy:
             await client.refuse(RequestRefused(reason, 504))
         except (OSError, h11.ProtocolError) as error:
             reason = f"{type(error).__name__}: {error}"
-            await client.refuse(RequestRefused(f"{request.host} cannot be reached: {error}", 502))
+            text = f"{request.host} cannot be reached: {describe_failure(error)}."
+            await client.refuse(RequestRefused(text, 502))
         except asyncio.CancelledError:
             outcome, reason = "cut", RUN_ENDED
             raise
@@ -157,7 +155,7 @@ class NetworkProxy:
             reason = f"Internal error of agent2rl: {type(error).__name__}: {error}"
         finally:
             if request.method or outcome != "failed":
-                self._log.record_request(request, outcome, reason)
+                self._log.record_end(request, outcome, reason)
 
     async def _answer_request(self, client: ClientConnection, request: ProxiedRequest) -> bool:
         """Answer a request; return False if the client closed the connection without one."""
@@ -171,7 +169,8 @@ class NetworkProxy:
         if mirror is None:
             self._rules.require_allowed(target.host, target.port, target.tunnel)
         _require_same_host(head, target)
-        streams = await self._connect(target, mirror)
+        self._log.record_begin(request)
+        streams, upstream = await self._dialer.connect(target.host, target.port, target.tunnel, mirror)
         server = HostConnection(*streams, request, self._log)
         try:
             idle_seconds = self._log.limits.idle_seconds
@@ -180,37 +179,10 @@ class NetworkProxy:
                 if target.tunnel:
                     await self._open_tunnel(client, server, target, mirror)
                 else:
-                    await self._forward(client, server, head, target, mirror)
+                    await self._forward(client, server, head, target, upstream)
         finally:
             server.close()
         return True
-
-    async def _connect(self, target: RequestTarget, mirror: PackageMirror | None) -> Streams:
-        try:
-            async with asyncio.timeout(self._log.limits.connect_seconds):
-                if mirror:
-                    return await asyncio.open_connection(mirror.host, mirror.port)
-                if self._upstream:
-                    return await self._connect_upstream(target, self._upstream)
-                addresses = await find_public_addresses(self._resolve, target.host, target.port)
-                return await dial_first(self._dial, addresses, target.port)
-        except TimeoutError:
-            raise OSError("the connection timed out") from None
-
-    async def _connect_upstream(self, target: RequestTarget, upstream: UpstreamProxy) -> Streams:
-        """Connect through the user's proxy, which resolves the name itself.
-
-        A name with a private address is refused here, if this computer can resolve it. One that it cannot
-        resolve must be on the list of the policy.
-        """
-        try:
-            await find_public_addresses(self._resolve, target.host, target.port)
-        except OSError:
-            if self._rules.policy.kind == "open":
-                raise
-        if target.tunnel:
-            return await open_upstream_tunnel(upstream, target.host, target.port)
-        return await asyncio.open_connection(upstream.host, upstream.port)
 
     async def _open_tunnel(
         self,
@@ -234,10 +206,9 @@ class NetworkProxy:
         server: HostConnection,
         head: h11.Request,
         target: RequestTarget,
-        mirror: PackageMirror | None,
+        upstream: UpstreamProxy | None,
     ) -> None:
         """Pass a plain request on, and its answer back."""
-        upstream = None if mirror else self._upstream
         path = f"http://{target.authority}{target.path}" if upstream else target.path
         connection = h11.Connection(h11.CLIENT, max_incomplete_event_size=self._log.limits.head_bytes)
         headers = [

@@ -104,6 +104,18 @@ def write_atomically(path: Path, text: str) -> None:
     sync_directory(path.parent)
 
 
+def append_whole_line(path: Path, line: str) -> None:
+    """Append a line; if the disk is full, an OSError is raised and nothing of the line is in the file."""
+    with path.open("ab", buffering=0) as file:
+        end, rest = file.seek(0, os.SEEK_END), line.encode()
+        try:
+            while rest:
+                rest = rest[file.write(rest) :]
+        except OSError:
+            file.truncate(end)
+            raise
+
+
 def move_into(made: Path, target: Path) -> None:
     """Move the files of a folder over another's; subfolders first, because other files refer to them."""
     for path in sorted(made.rglob("*"), key=lambda one: (-len(one.parts), one)):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from agent2rl.core.audit_records import Audit
 from agent2rl.core.errors import UserError
@@ -20,8 +20,8 @@ from agent2rl.core.grading_records import (
     Submission,
 )
 from agent2rl.core.llm import LlmExchange
-from agent2rl.core.network import NetworkRequest
-from agent2rl.core.records import PythonLock, Record, RolloutCounts, Rollouts, RunResult, RunSpec
+from agent2rl.core.network import NetworkLine, NetworkRecord, join_network_lines
+from agent2rl.core.records import PythonLock, RolloutCounts, Rollouts, RunResult, RunSpec
 from agent2rl.core.reproduction import Reproduction
 from agent2rl.core.self_reports import AttemptClaims, Transcript
 from agent2rl.record import ledger
@@ -30,7 +30,7 @@ from agent2rl.record.ledger import read_additions
 from agent2rl.record.paths import RunPaths
 from agent2rl.record.run_lock import is_held
 
-R = TypeVar("R", bound=Record)
+R = TypeVar("R", bound=BaseModel)
 NUMBER = re.compile(r"[1-9][0-9]{0,8}")
 LINEAGE_FILE = re.compile(r"submissions/([1-9][0-9]{0,8})/lineage\.json")
 State = Literal["running", "finished", "crashed"]
@@ -198,9 +198,10 @@ def read_usage(paths: RunPaths, notes: list[str]) -> list[LlmExchange]:
     return _read_lines(paths.usage, LlmExchange, notes) if paths.usage.exists() else []
 
 
-def read_network_requests(paths: RunPaths, notes: list[str]) -> list[NetworkRequest]:
+def read_network_record(paths: RunPaths, notes: list[str]) -> NetworkRecord:
     """Read the agent's requests to hosts outside; empty without a network."""
-    return _read_lines(paths.network, NetworkRequest, notes) if paths.network.exists() else []
+    lines = _read_lines(paths.network, NetworkLine, notes) if paths.network.exists() else []
+    return join_network_lines(lines)
 
 
 def read_claims(paths: RunPaths, notes: list[str]) -> AttemptClaims | None:

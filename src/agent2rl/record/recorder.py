@@ -26,7 +26,7 @@ from agent2rl.core.grading_records import (
     Submission,
 )
 from agent2rl.core.llm import LlmExchange, LlmUsage
-from agent2rl.core.network import NetworkRequest, NetworkUsage
+from agent2rl.core.network import NetworkLine, NetworkUsage
 from agent2rl.core.records import Record, RunResult, RunSpec
 from agent2rl.record.crash_recovery import (
     ResumeState,
@@ -37,6 +37,7 @@ from agent2rl.record.crash_recovery import (
     repair_line_files,
 )
 from agent2rl.record.files import (
+    append_whole_line,
     canonical_json_line,
     remove_tree,
     sha256_file,
@@ -262,10 +263,10 @@ class Recorder:
         name = self.paths.relative_name(self.paths.usage)
         self.record_entry("usage", file=name, sha256=digest, **usage.model_dump(mode="json"))
 
-    def record_network_request(self, request: NetworkRequest) -> None:
-        """Record one request of the agent to a host outside."""
-        with self._lock, self.paths.network.open("a", encoding="utf-8") as file:
-            file.write(canonical_json_line(request))
+    def record_network_line(self, line: NetworkLine) -> None:
+        """Record the state of a request to a host outside. If that fails, no part of the line stays."""
+        with self._lock:
+            append_whole_line(self.paths.network, canonical_json_line(line))
 
     def record_network_usage(self, usage: NetworkUsage) -> None:
         """Record what the agent did with its network and the hash of the list of requests."""

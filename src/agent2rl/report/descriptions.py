@@ -68,7 +68,8 @@ def describe_network_usage(usage: NetworkUsage) -> str:
     text = f"downloaded {format_bytes(usage.received_bytes)}{' from ' if hosts else ''}{', '.join(hosts)}"
     text += f"; sent {format_bytes(usage.sent_bytes)}; {pluralize(usage.requests, 'request')}"
     problems = {"refused": usage.refused, "failed": usage.failed, "not recorded": usage.unrecorded}
-    return ", ".join([text, *(f"{count:,} {name}" for name, count in problems.items() if count)])
+    text = ", ".join([text, *(f"{count:,} {name}" for name, count in problems.items() if count)])
+    return f"{text}. THE RECORD IS NOT WHOLE: {usage.record_fault}" if usage.record_fault else text
 
 
 def describe_isolation(isolation: Isolation) -> str:

@@ -245,6 +245,8 @@ def build_flags(data: ReportData) -> list[HeadlineFlag]:
     if network and network.model_hubs:
         hosts = ", ".join(each.host for each in network.model_hubs)
         flags.append(HeadlineFlag("bad", f"The agent downloaded from a model hub: {hosts}."))
+    if network and network.record_fault:
+        flags.append(HeadlineFlag("bad", "The record of the agent's requests is not whole."))
     again = view.best_reproduction
     if again and again.answer == "not reproduced":
         text = descriptions.describe_reproduction(again)

@@ -250,6 +250,8 @@ def _check_network(data: ReportData) -> list[IntegrityCheck]:
         listed = ", ".join(f"{each.host} ({formatting.format_bytes(each.received_bytes)})" for each in hubs)
         text = f"Downloads from model hubs, which offer trained models: {listed}. In all: {text}"
         return [IntegrityCheck("Network", "bad", "model hub", text)]
+    if usage.record_fault:
+        return [IntegrityCheck("Network", "bad", "record not whole", text)]
     return [IntegrityCheck("Network", "plain", usage.policy.partition(":")[0], text)]
 
 

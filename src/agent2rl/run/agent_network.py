@@ -2,28 +2,31 @@
 
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from functools import partial
 from urllib.parse import urlsplit
 
 from agent2rl.core.agent import Brief
+from agent2rl.core.errors import UserError
 from agent2rl.core.network import (
     PACKAGES,
     NetworkPolicy,
     NetworkUsage,
+    choose_new_network_policy,
     parse_network_policy,
     sum_network_requests,
 )
 from agent2rl.core.records import RunSpec
 from agent2rl.core.sandbox import ServiceSocket, url_placeholder
 from agent2rl.core.task import Task
-from agent2rl.network_proxy.connections import parse_upstream_proxy
+from agent2rl.network_proxy.host_dialing import parse_upstream_proxy
 from agent2rl.network_proxy.host_rules import HostRules, parse_mirror
 from agent2rl.network_proxy.request_log import RequestLog
 from agent2rl.network_proxy.server import NetworkProxy, serve_network_proxy
-from agent2rl.record.reader import read_network_requests
+from agent2rl.record.reader import read_network_record
 from agent2rl.record.recorder import Recorder
+from agent2rl.run.installed_packages import list_workspace_packages, sort_packages
 from agent2rl.run.package_overlay import PackageOverlay
 from agent2rl.run.settings import Settings
 
@@ -43,10 +46,6 @@ CLIENT_SETTINGS: Mapping[str, str] = {
     "PIP_NO_INPUT": "1",
     "npm_config_update_notifier": "false",
 }
-CERTIFICATE_BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt")
-"""Files with the certificates that this computer trusts. Sandboxes show them."""
-CERTIFICATE_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT", "NODE_EXTRA_CA_CERTS")
-"""Clients that bring certificates of their own would not trust a mirror inside an organisation."""
 MIRROR_VARIABLES: Mapping[str, tuple[str, ...]] = {
     "pypi": ("PIP_INDEX_URL", "UV_DEFAULT_INDEX"),
     "npm": ("npm_config_registry",),
@@ -58,7 +57,10 @@ MIRROR_VARIABLES: Mapping[str, tuple[str, ...]] = {
 
 def choose_network_policy(task: Task, chosen: str | None) -> str:
     """Return the chosen policy, or the task's own."""
-    return task.default_network if chosen is None else chosen
+    try:
+        return choose_new_network_policy(task.default_network if chosen is None else chosen)
+    except ValueError as error:
+        raise UserError(str(error)) from error
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,9 @@ class NetworkSetup:
         proxy = settings.network_proxy
         self.usage: NetworkUsage | None = None
         """What the agent did with it; None until it is closed, or without a network."""
-        self._upstream = parse_upstream_proxy("AGENT2RL_NETWORK_PROXY", proxy) if proxy else None
+        self._upstream = (
+            parse_upstream_proxy("AGENT2RL_NETWORK_PROXY", proxy, settings.no_proxy) if proxy else None
+        )
 
     @contextmanager
     def open_network(self, overlay: PackageOverlay | None, recorder: Recorder) -> Iterator[AgentNetwork]:
@@ -96,17 +100,28 @@ class NetworkSetup:
         if self.policy.kind == "none":
             yield AgentNetwork()
             return
-        earlier = read_network_requests(recorder.paths, [])
-        log = RequestLog(recorder.record_network_request, earlier=earlier)
+        log = RequestLog(
+            recorder.record_network_line,
+            earlier=read_network_record(recorder.paths, []),
+            report_fault=partial(_report_fault, recorder),
+        )
         proxy = NetworkProxy(self._rules, log, self._upstream)
         try:
             with serve_network_proxy(proxy) as socket:
                 sockets = (ServiceSocket(URL_VARIABLE, socket),)
                 yield AgentNetwork(sockets, make_client_variables(self._mirrors, overlay), overlay)
         finally:
-            packages = overlay.list_installed_packages() if overlay else ()
-            self.usage = sum_network_requests(str(self.policy), log.requests, log.unrecorded, packages)
+            installed = overlay.list_installed_packages() if overlay else set()
+            packages = sort_packages(installed | list_workspace_packages(recorder.paths.workspace))
+            self.usage = sum_network_requests(
+                str(self.policy), log.requests, log.unrecorded, packages, log.fault
+            )
             recorder.record_network_usage(self.usage)
+
+
+def _report_fault(recorder: Recorder, fault: str) -> None:
+    with suppress(OSError):  # the timeline may be on the same full disk
+        recorder.record_event("warning", text=f"{fault} Further requests of the agent are refused.")
 
 
 def _name_variable(registry: str) -> str:
@@ -119,14 +134,20 @@ def make_client_variables(
     """Return the environment variables with which ordinary clients use the proxy, the mirrors and the
     overlay."""
     variables = {name: url_placeholder(URL_VARIABLE) for name in PROXY_VARIABLES} | dict(CLIENT_SETTINGS)
-    if bundle := next((path for path in CERTIFICATE_BUNDLES if Path(path).is_file()), None):
-        variables |= dict.fromkeys(CERTIFICATE_VARIABLES, bundle)
     if overlay:
         variables |= overlay.make_client_variables()
     for registry, urls in mirrors.items():
         variables |= dict.fromkeys(MIRROR_VARIABLES[registry], urls[0])
+    if "conda" in mirrors:
+        variables["CONDA_DEFAULT_CHANNELS"] = ",".join(_list_default_channels(*mirrors["conda"]))
     trusted = [urlsplit(url).netloc for url in mirrors.get("pypi", ()) if url.startswith("http://")]
     return variables | ({"PIP_TRUSTED_HOST": " ".join(trusted)} if trusted else {})
+
+
+def _list_default_channels(mirror: str, *others: str) -> list[str]:
+    """Return what conda's `defaults` means: the channels named after the mirror, or those below it."""
+    named = [url for url in others if urlsplit(url).path.strip("/")]
+    return named or [f"{mirror.rstrip('/')}/pkgs/{name}" for name in ("main", "r")]
 
 
 # What the agent is told.
@@ -143,11 +164,12 @@ DEBIAN = (
 NO_MORE = "There is no other network access except to the services that these pages name."
 
 
-def render_network_instructions(policy: NetworkPolicy) -> str:
+def render_network_instructions(policy: NetworkPolicy, has_apt: bool = True) -> str:
     """Return the paragraph that says which network the agent has."""
     if policy.kind == "none":
         return textwrap.fill(NO_NETWORK, 100)
-    sentences = [_describe_reach(policy), RECORDED, *([DEBIAN] if policy.includes_packages else []), NO_MORE]
+    debian = [DEBIAN] if policy.includes_packages and has_apt else []
+    sentences = [_describe_reach(policy), RECORDED, *debian, NO_MORE]
     return textwrap.fill(" ".join(sentences), 100, break_long_words=False, break_on_hyphens=False)
 
 

@@ -2,41 +2,30 @@
 
 It is a virtual environment in the run's scratch directory, which is deleted when the run ends. It sees all
 packages of the agent's Python, and its own packages come first. `npm install -g` installs here too, and
-apt keeps its settings, lists and downloads here.
+apt keeps its settings, lists and downloads here. The certificates that this computer trusts are here, too.
 
-The harness writes it and starts nothing from it. Later the agent owns it, so what is installed is read from
-names of directories, and for npm from bounded parts of files.
+The harness writes it and starts nothing from it. Later the agent owns it.
 """
 
 import importlib.resources
 import os
 import platform
-import re
+import shutil
 import sys
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Self
 
 from agent2rl.core.sandbox import Mount, SandboxPython
-from agent2rl.record.untrusted_files import (
-    JsonNode,
-    list_names,
-    parse_json,
-    read_untrusted_file,
-    sanitize_line,
-)
+from agent2rl.record.untrusted_files import list_names
 from agent2rl.run.agent_python import AgentPython
+from agent2rl.run.installed_packages import read_node_packages, read_python_packages
 from agent2rl.system.packages import read_debian_codename
 
-DIST_INFO = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)-([A-Za-z0-9][A-Za-z0-9.!+_]*)\.dist-info")
-LONGEST_NAME = 200
-MOST_PACKAGES = 2_000
-MANIFEST_BYTES = 256 << 10
 SEEN_AT = PurePosixPath("/opt/agent-python")
 NODE_MODULES = PurePosixPath("lib/node_modules")
-NODE_VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+-]{0,99}")
 PIP_PROGRAM = """\
 #!{python}
 import sys
@@ -45,7 +34,9 @@ sys.exit(main())
 """
 DEBIAN_URL = "http://deb.debian.org/debian"
 """Not https, so that the record of requests has the paths. apt checks Debian's signatures."""
+DEBIAN_KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 DEBIAN_MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
+APT_CONFIG = "etc/apt/apt.conf"
 APT_FOLDERS = (
     *("etc/apt/apt.conf.d", "etc/apt/preferences.d", "etc/apt/sources.list.d", "etc/apt/trusted.gpg.d"),
     *("var/lib/apt/lists/partial", "var/lib/dpkg", "var/cache/apt/archives/partial", "var/log/apt"),
@@ -67,8 +58,23 @@ Types: deb
 URIs: {url}
 Suites: {release}
 Components: main
-Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
+Signed-By: {keyring}
 """
+CERTIFICATE_BUNDLES = (
+    Path("/etc/ssl/certs/ca-certificates.crt"),
+    Path("/etc/pki/tls/certs/ca-bundle.crt"),
+    Path("/etc/ssl/ca-bundle.pem"),
+)
+"""Files with the certificates that this computer trusts."""
+CERTIFICATES = PurePosixPath("etc/ssl/ca-certificates.crt")
+CERTIFICATE_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT", "NODE_EXTRA_CA_CERTS")
+"""Clients that bring certificates of their own would not trust a mirror inside an organisation."""
+
+
+def can_use_apt(sandbox: str, keyring: Path = DEBIAN_KEYRING) -> bool:
+    """Return whether a sandbox shows apt and the keys of Debian. One with an image shows the image's."""
+    has_image = ":" in sandbox
+    return not has_image and shutil.which("apt-get", path=os.defpath) is not None and keyring.is_file()
 
 
 @dataclass(frozen=True)
@@ -104,14 +110,18 @@ class PackageOverlay:
         return SandboxPython(self.interpreter.parent, variables, more_bins=(below.bin,))
 
     def make_client_variables(self) -> Mapping[str, str]:
-        """Return the variables with which clients other than Python's keep their files here."""
-        return {
-            "APT_CONFIG": str(self.seen_at / "etc/apt/apt.conf"),
-            "npm_config_prefix": str(self.seen_at),
-        }
+        """Return the variables with which clients find their files here."""
+        variables = {"npm_config_prefix": str(self.seen_at)}
+        if (self.prefix / APT_CONFIG).is_file():
+            variables["APT_CONFIG"] = str(self.seen_at / APT_CONFIG)
+        if (self.prefix / CERTIFICATES).is_file():
+            variables |= dict.fromkeys(CERTIFICATE_VARIABLES, str(self.seen_at / CERTIFICATES))
+        return variables
 
-    def build(self, debian_url: str = DEBIAN_URL) -> None:
-        """Create the environment, unless an earlier start of the run did."""
+    def build(
+        self, debian_url: str | None = DEBIAN_URL, bundles: Sequence[Path] = CERTIFICATE_BUNDLES
+    ) -> None:
+        """Create the environment, unless an earlier start of the run did. Without a URL, apt is left out."""
         if self.prefix.exists():
             return
         packages = self.prefix / self._site_packages
@@ -136,10 +146,20 @@ class PackageOverlay:
         for name in ("pip", "pip3"):
             (programs / name).write_text(PIP_PROGRAM.format(python=self.interpreter), encoding="utf-8")
             (programs / name).chmod(0o755)
-        self._configure_apt(debian_url)
+        self._copy_certificates(bundles)
+        if debian_url:
+            self._configure_apt(debian_url)
         # Whatever the umask is: the sandbox's user may be another one.
         for path, *_ in os.walk(self.prefix):
             Path(path).chmod(0o755)
+
+    def _copy_certificates(self, bundles: Sequence[Path]) -> None:
+        """Copy the certificates that this computer trusts: a sandbox with an image does not show the file."""
+        bundle = next((path for path in bundles if path.is_file()), None)
+        if bundle:
+            (self.prefix / CERTIFICATES).parent.mkdir(parents=True)
+            shutil.copyfile(bundle, self.prefix / CERTIFICATES)
+            (self.prefix / CERTIFICATES).chmod(0o644)
 
     def _configure_apt(self, url: str) -> None:
         """Let apt use directories of its own and one source. No sandbox shows the settings in /etc/apt."""
@@ -147,9 +167,9 @@ class PackageOverlay:
             (self.prefix / name).mkdir(parents=True)
         machine = DEBIAN_MACHINES.get(platform.machine(), platform.machine())
         files = {
-            "etc/apt/apt.conf": APT_SETTINGS.format(prefix=self.seen_at, machine=machine),
+            APT_CONFIG: APT_SETTINGS.format(prefix=self.seen_at, machine=machine),
             "etc/apt/sources.list.d/debian.sources": APT_SOURCES.format(
-                url=url, release=read_debian_codename()
+                url=url, release=read_debian_codename(), keyring=DEBIAN_KEYRING
             ),
             "var/lib/dpkg/status": "",
         }
@@ -157,25 +177,10 @@ class PackageOverlay:
             (self.prefix / name).write_text(text, encoding="utf-8")
             (self.prefix / name).chmod(0o644)
 
-    def list_installed_packages(self) -> tuple[str, ...]:
-        """Return what pip and npm installed here, sorted: NAME==VERSION, and for npm npm:NAME==VERSION."""
+    def list_installed_packages(self) -> set[str]:
+        """Return what pip and npm installed here: NAME==VERSION, and for npm npm:NAME==VERSION."""
         names = list_names(self.prefix, self._site_packages)
-        found = [match for name in names if (match := DIST_INFO.fullmatch(name))]
-        lines = {f"{re.sub('[-_.]+', '-', each[1]).lower()}=={each[2]}" for each in found}
-        lines.update(self._list_node_packages())
-        return tuple(sanitize_line(line, LONGEST_NAME) for line in sorted(lines)[:MOST_PACKAGES])
-
-    def _list_node_packages(self) -> Iterator[str]:
-        names = list_names(self.prefix, NODE_MODULES)
-        places = [NODE_MODULES / name for name in names if not name.startswith(("@", "."))]
-        for scope in (NODE_MODULES / name for name in names if name.startswith("@")):
-            places += [scope / name for name in list_names(self.prefix, scope)]
-        for place in places[:MOST_PACKAGES]:
-            content = read_untrusted_file(self.prefix, str(place / "package.json"), MANIFEST_BYTES)
-            if content is not None:
-                version = (parse_json(content) or JsonNode())["version"].text
-                known = version if NODE_VERSION.fullmatch(version) else "unknown"
-                yield f"npm:{place.relative_to(NODE_MODULES)}=={known}"
+        return {*read_python_packages(names), *read_node_packages(self.prefix, NODE_MODULES)}
 
 
 def _unpack_bundled_pip(target: Path) -> None:

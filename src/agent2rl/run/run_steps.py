@@ -43,7 +43,7 @@ from agent2rl.run.agent_python import (
     require_start_in_sandbox,
 )
 from agent2rl.run.assets import Assets, load_assets
-from agent2rl.run.package_overlay import PackageOverlay
+from agent2rl.run.package_overlay import DEBIAN_URL, PackageOverlay, can_use_apt
 from agent2rl.run.private_places import PrivateSandbox, find_private_places
 from agent2rl.run.run_outcome import RunOutcome
 from agent2rl.run.sandbox_choice import choose_sandbox, try_sandbox
@@ -107,7 +107,8 @@ def prepare_overlay(
     same_paths = seen_at == PurePosixPath(paths.workspace.resolve())
     overlay = PackageOverlay.place_in(paths.agent_scratch, python, same_paths)
     mirrors = settings.mirrors if parse_network_policy(spec.network).includes_packages else {}
-    overlay.build(*mirrors.get("debian", ())[:1])
+    debian = mirrors.get("debian", (DEBIAN_URL,))[0]
+    overlay.build(debian if can_use_apt(spec.sandbox) else None)
     return overlay
 
 

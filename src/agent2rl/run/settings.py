@@ -41,6 +41,8 @@ class Settings:
     network_proxy: str | None = None
     """AGENT2RL_NETWORK_PROXY: the HTTP proxy that agents' requests to public hosts must go through, if this
     machine has no other way out: http://[user:password@]host:port."""
+    no_proxy: str = ""
+    """NO_PROXY: hosts that are reached without that proxy."""
     display: bool = False
     """DISPLAY or WAYLAND_DISPLAY: whether a browser can be opened."""
 
@@ -58,6 +60,7 @@ def read_settings() -> Settings:
         prices=Path(prices).absolute() if (prices := os.environ.get("AGENT2RL_PRICES")) else None,
         mirrors=_read_mirrors(),
         network_proxy=os.environ.get("AGENT2RL_NETWORK_PROXY") or None,
+        no_proxy=os.environ.get("NO_PROXY") or os.environ.get("no_proxy") or "",
         display=bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")),
     )
 

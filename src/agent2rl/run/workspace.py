@@ -42,6 +42,7 @@ from agent2rl.run import task_data, training_services
 from agent2rl.run.agent_network import render_network_instructions
 from agent2rl.run.agent_python import AgentPython, find_own_python
 from agent2rl.run.assets import Assets, is_directory
+from agent2rl.run.package_overlay import can_use_apt
 from agent2rl.training.demonstrations import DEMONSTRATIONS_FILE
 
 # Prompts: the first one is the same for all agents; the others continue or resume a run.
@@ -345,7 +346,7 @@ def _render_instructions(seen_at: PurePosixPath, spec: RunSpec, task: Task, pyth
         agent2rl_python="python" if python.has_agent2rl else '"$AGENT2RL_PYTHON"',
         mode=spec.mode,
         rule=MODES[spec.mode],
-        network=render_network_instructions(parse_network_policy(spec.network)),
+        network=render_network_instructions(parse_network_policy(spec.network), can_use_apt(spec.sandbox)),
         ranking=RANKING[spec.protocol],
         world=training_services.render_world_instructions(task, spec)
         + training_services.render_judge_instructions(spec),

@@ -44,10 +44,6 @@ NEWEST_OPTIONS = ("--no-eval", "bind-paths")
 PASSED_VARIABLES = ("PATH", "HOME", "APPTAINER_CONFIGDIR", "APPTAINER_TMPDIR", "APPTAINER_CACHEDIR")
 SECONDS_TO_DIE = 30.0
 PAUSE_SECONDS = 0.005
-WRITABLE_DEVICES = {
-    "read-only": "The command can write to its /dev, a directory in memory that ends with it. The rest is "
-    "read-only."
-}
 
 
 @dataclass(frozen=True)
@@ -60,7 +56,7 @@ class ApptainerSandbox:
 
     def check(self, hidden: tuple[Path, ...] = ()) -> Isolation:
         require_hideable(hidden)
-        gaps = {} if os.geteuid() == 0 else WRITABLE_DEVICES
+        gaps = {} if os.geteuid() == 0 else selftest.WRITABLE_DEVICES
         name = f"apptainer:{self.image}" if self.image else "apptainer"
         return selftest.run_self_test(name, self, hidden, gaps)
 

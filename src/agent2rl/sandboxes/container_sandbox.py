@@ -34,7 +34,10 @@ MORE_MEMORY_BYTES = 256 << 20
 """What the cgroup may hold beside the command's memory and shared memory, so that the guard acts first."""
 MOST_OPEN_FILES = 65536
 MOST_PIDS = Path("/proc/sys/kernel/pid_max")
-ROOT_INSIDE = {"no-root": "Rootless Docker maps only its root to your user. This root has no capabilities."}
+ROOT_INSIDE = {
+    "no-root": "Rootless Docker maps only its root to your user. This root has no capabilities.",
+    **selftest.WRITABLE_DEVICES,
+}
 
 
 @dataclass(frozen=True)

@@ -39,13 +39,14 @@ SOMEWHERE = ("192.0.2.1", 80)
 
 def main() -> None:
     setup = json.loads(sys.argv[1])
+    places = (setup["read_only"], "/", "/usr", "/etc", "/run")
+    read_only = not any(_is_writable(Path(place)) for place in places)
     findings = {
         "no-root": os.getuid() != 0 and os.geteuid() != 0 and 0 not in os.getgroups(),
         "no-capabilities": not any(_read_capabilities()),
         "workspace": all(map(_is_writable, (Path.cwd(), Path.home(), Path(os.environ["TMPDIR"])))),
-        "read-only": not any(
-            _is_writable(Path(place)) for place in (setup["read_only"], "/", "/usr", "/etc", "/run", "/dev")
-        ),
+        "read-only": read_only and not _is_writable(Path("/dev")),
+        "read-only-files": read_only,
         "files": not Path(setup["secret"]).exists(),
         "hidden": Path(setup["shared"]).is_dir() and not any(_is_shown(*place) for place in setup["hidden"]),
         "environment": set(os.environ) <= set(setup["variables"]),

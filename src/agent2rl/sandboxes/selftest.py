@@ -53,6 +53,13 @@ SHARED_HOST_NAMES = {
     "abstract-sockets": "abstract sockets of the host cannot be reached",
 }
 """What follows by itself where the host's files and processes are invisible, and must be tested elsewhere."""
+HELD_IN_ANY_CASE = {"read-only": "read-only-files"}
+"""Promises that a sandbox can lack in part, with the finding that must hold all the same."""
+WRITABLE_DEVICES = {
+    "read-only": "The command can write to its /dev, a directory in memory that ends with it. The rest is "
+    "read-only."
+}
+"""The gap of sandboxes whose command owns /dev inside."""
 VARIABLES = (
     *("PATH", "HOME", "USER", "LANG", "TMPDIR", "GOMP_SPINCOUNT", "VIRTUAL_ENV", "SERVICE_URL"),
     "GIT_CONFIG_NOSYSTEM",
@@ -80,7 +87,12 @@ def run_self_test(
         text, remedy = start_failures.explain_failure(error)
         promise = Promise(name="the sandbox starts", holds=False, hint=text, remedy=remedy)
         return Isolation(sandbox=name, isolates=True, promises=(promise,))
-    names, gaps = NAMES | dict(more_names or {}), gaps or {}
+    names = NAMES | dict(more_names or {})
+    gaps = {
+        key: reason
+        for key, reason in (gaps or {}).items()
+        if findings.get(HELD_IN_ANY_CASE.get(key, ""), True)
+    }
     promises = (
         Promise(
             name=text,

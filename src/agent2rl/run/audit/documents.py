@@ -23,7 +23,7 @@ from agent2rl.record.reader import (
     RunView,
     read_claims,
     read_events,
-    read_network_requests,
+    read_network_record,
     read_run,
     read_transcript,
 )
@@ -108,7 +108,8 @@ def read_documents(paths: RunPaths) -> list[AuditDocument]:
     events = read_events(paths, notes)
     documents.append(AuditDocument.from_text("commands", "\n".join(_list_commands(events))))
     requests = "\n".join(
-        each.model_dump_json(exclude_none=True) for each in read_network_requests(paths, notes)
+        each.model_dump_json(exclude_none=True, exclude={"id"})
+        for each in read_network_record(paths, notes).requests
     )
     documents.append(AuditDocument.from_text("network requests", requests))
     claims = read_claims(paths, notes)
