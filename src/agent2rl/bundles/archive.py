@@ -116,22 +116,22 @@ class ArchiveReader:
             raise InvalidBundle("the file goes on after its end")
 
     def _read_content(self, size: int) -> Iterator[bytes]:
-        left = size
-        while left:
-            data = self._read(min(left, READ_BYTES))
-            left -= len(data)
+        bytes_left = size
+        while bytes_left:
+            data = self._read(min(bytes_left, READ_BYTES))
+            bytes_left -= len(data)
             yield data
         if any(self._read(-size % BLOCK)):
             raise InvalidBundle("there is data between two files")
 
     def _read(self, size: int) -> bytes:
         parts: list[bytes] = []
-        left = size
-        while left:
+        bytes_left = size
+        while bytes_left:
             if self._decompressor.eof:
                 raise InvalidBundle("it ends too early")
-            data = self._decompress(left)
-            left -= len(data)
+            data = self._decompress(bytes_left)
+            bytes_left -= len(data)
             parts.append(data)
         return b"".join(parts)
 

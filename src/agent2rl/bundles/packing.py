@@ -191,30 +191,30 @@ def _list_sources(view: RunView, report: Path, left_out: Sequence[LeftOutFiles])
 
 def _list_logs(paths: RunPaths) -> Iterator[_SourceFile]:
     """Yield the logs and metrics of the workspace that the timeline names, as far as the limits go."""
-    left = LOGS_BYTES
+    bytes_left = LOGS_BYTES
     names: list[str] = []
     for event in read_events(paths, []):
-        seen = _parse_log(event.data) if event.kind == "file" else None
-        name = f"{paths.workspace.name}/{seen}"
-        if seen is None or name in names or len(names) >= MOST_LOGS:
+        path = _parse_log(event.data) if event.kind == "file" else None
+        name = f"{paths.workspace.name}/{path}"
+        if path is None or name in names or len(names) >= MOST_LOGS:
             continue
         if find_name_fault(name) or find_collision([*names, name]):
             continue  # an agent must not be able to prevent a bundle by the names of its logs
         try:
-            with open_plain_file(paths.workspace, seen) as file:
+            with open_plain_file(paths.workspace, path) as file:
                 size = os.fstat(file.fileno()).st_size
         except OSError:
             continue
-        if size <= min(LOG_BYTES, left):
-            left -= size
+        if size <= min(LOG_BYTES, bytes_left):
+            bytes_left -= size
             names.append(name)
-            yield _SourceFile(name, paths.workspace, seen)
+            yield _SourceFile(name, paths.workspace, path)
 
 
 def _parse_log(data: object) -> str | None:
     with suppress(ValidationError):
-        seen = FileSeen.model_validate(data)
-        return None if seen.what == "weights" else seen.path
+        file_event = FileSeen.model_validate(data)
+        return None if file_event.what == "weights" else file_event.path
     return None
 
 
@@ -234,13 +234,13 @@ def _make_record(
             files.append(_hash_source(source))
             continue
         original = source.read()
-        content, found = scanner.scrub(original, source.path)
-        if found and SCRUBBABLE.fullmatch(source.path):
+        content, secrets = scanner.scrub(original, source.path)
+        if secrets and SCRUBBABLE.fullmatch(source.path):
             digest = hashlib.sha256(original).hexdigest()
-            scrubbed.append(ScrubbedFile(path=source.path, secrets=len(found), original_sha256=digest))
-            replaced += found
+            scrubbed.append(ScrubbedFile(path=source.path, secrets=len(secrets), original_sha256=digest))
+            replaced += secrets
         else:
-            refused += found
+            refused += secrets
         digest = hashlib.sha256(content).hexdigest()
         files.append(FileHash(path=source.path, size=len(content), sha256=digest))
     refuse_secrets(refused, f"Scores and decisions are read from these files. {NOT_SECRET_HINT}")

@@ -197,9 +197,9 @@ def parse_record(encoded: bytes) -> BundleRecord:
         return BundleRecord.model_validate_json(encoded)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, first["loc"]))
+        field = ".".join(map(str, first["loc"]))
         message = first["msg"].removeprefix("Value error, ")
-        raise InvalidBundle(f"{place}: {message}" if place else message) from error
+        raise InvalidBundle(f"{field}: {message}" if field else message) from error
 
 
 def _require_space(folder: Path, files: list[FileHash]) -> None:

@@ -302,14 +302,14 @@ class RunIndex:
         """Update the index from the run directories."""
         stamps = dict(read_stamps(self.runs))
         with closing(self._connect()) as base:
-            known = dict(base.execute("SELECT run_id, stamp FROM runs"))
-            if gone := known.keys() - stamps.keys():
+            stamps_in_index = dict(base.execute("SELECT run_id, stamp FROM runs"))
+            if gone := stamps_in_index.keys() - stamps.keys():
                 _delete_runs(base, gone)
                 base.commit()
-            seen = known | self._refused
-            changed = [name for name, stamp in stamps.items() if seen.get(name) != stamp.text]
+            handled = stamps_in_index | self._refused
+            changed = [name for name, stamp in stamps.items() if handled.get(name) != stamp.text]
             changed.sort(reverse=True)  # the newest first: they are what readers look at
-            self.waiting = sum(name not in known for name in changed)
+            self.waiting = sum(name not in stamps_in_index for name in changed)
             for first in range(0, len(changed), BATCH):
                 self._store_runs(base, {name: stamps[name] for name in changed[first : first + BATCH]})
                 if self._end.is_set():
@@ -334,8 +334,8 @@ class RunIndex:
             self.unreadable.pop(name, None)
             self._refused.pop(name, None)
             values = [getattr(row, column) for column in _list_stored_columns()]
-            known = (name, stamp.text, digest is not None, *values)
-            base.execute(f"INSERT OR REPLACE INTO runs VALUES ({marks})", known)
+            row_values = (name, stamp.text, digest is not None, *values)
+            base.execute(f"INSERT OR REPLACE INTO runs VALUES ({marks})", row_values)
             base.execute(
                 "INSERT OR REPLACE INTO texts VALUES (?, ?, ?)", (name, row.model_dump_json(), digest)
             )
@@ -392,10 +392,8 @@ class RunIndex:
 
 def _delete_runs(base: sqlite3.Connection, names: Iterable[str]) -> None:
     for table in ("runs", "texts"):
-        known = [
-            (name,) for name in names if name.isascii()
-        ]  # SQLite stores no names that are not valid text
-        base.executemany(f"DELETE FROM {table} WHERE run_id = ?", known)
+        keys = [(name,) for name in names if name.isascii()]  # SQLite stores no names that are not valid text
+        base.executemany(f"DELETE FROM {table} WHERE run_id = ?", keys)
 
 
 def _list_stored_columns() -> Sequence[str]:

@@ -98,9 +98,9 @@ def pip_install(what: str, requirements: tuple[str, ...], python: Path | None = 
     raise MachineError(f"pip could not install {what}: {find_error_line(said, 'ERROR', 'error')}")
 
 
-def find_error_line(said: str, *marks: str) -> str:
+def find_error_line(output: str, *marks: str) -> str:
     """Return the last line with one of the marks, or else the last line."""
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
     marked = [line for line in lines if any(mark in line for mark in marks)]
     return (marked or lines or ["there was no output"])[-1][-400:]
 

@@ -213,8 +213,8 @@ def _translate_hub_errors(hub: Any, repo: str, revision: str) -> Iterator[None]:
             raise UserError(f"The hub does not give you {repo} ({status}).", "Check HF_TOKEN.") from error
         if getattr(error, "errno", None) == errno.ENOSPC:
             raise MachineError("The disk is full.", "Free some space, or set HF_HOME elsewhere.") from error
-        said = str(error).partition("\n")[0].rstrip(".")
-        raise _make_unreachable_error(repo, revision, f" ({type(error).__name__}: {said})") from error
+        reason = str(error).partition("\n")[0].rstrip(".")
+        raise _make_unreachable_error(repo, revision, f" ({type(error).__name__}: {reason})") from error
 
 
 def _make_unreachable_error(repo: str, revision: str, why: str) -> ExternalServiceError:

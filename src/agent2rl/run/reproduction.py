@@ -177,8 +177,8 @@ def _judge(
     return reproduction.model_copy(update=figures)
 
 
-def _overlap(one: EvalScore, other: EvalScore) -> bool:
-    return one.ci.low <= other.ci.high and other.ci.low <= one.ci.high
+def _overlap(first: EvalScore, second: EvalScore) -> bool:
+    return first.ci.low <= second.ci.high and second.ci.low <= first.ci.high
 
 
 def _is_significant(comparison: HeldoutComparison) -> bool:

@@ -74,9 +74,9 @@ def read_references(path: Path) -> tuple[ReferenceResult, ...]:
         raise UserError(f"Cannot read {path}: {error.strerror}.") from error
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
+        field = ".".join(map(str, first["loc"]))
         raise UserError(
-            f"{path}: {place}: {first['msg']}.",
+            f"{path}: {field}: {first['msg']}.",
             "Each [[result]] has: name, kind (human, earlier result or model), task, score or gain, source; "
             "and optionally protocol, profile, model, interval, note.",
         ) from error
