@@ -189,7 +189,7 @@ def test_a_secret_in_scores_or_code_is_refused_unless_it_is_declared_none(
     command = ("bundle", str(earlier_run.root), "-o", str(tmp_path / "out"))
     refused = shared_launcher.cli(*command, AGENT_SECRET="gsm8k-mini")
     assert refused.returncode == 2
-    assert "There are secrets where nothing can be replaced" in refused.stderr
+    assert "There are secrets in files that must not be changed" in refused.stderr
     assert "spec.json: the value of AGENT_SECRET (" in refused.stderr
     assert "is gsm8k-mini" not in refused.stderr
     assert not (tmp_path / "out").exists()

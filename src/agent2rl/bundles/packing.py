@@ -50,7 +50,7 @@ LOG_BYTES, LOGS_BYTES = 32 << 20, 128 << 20
 """Limits of one log of the workspace, and of all together: what the report reads of them."""
 MOST_LOGS = 400
 READ_BYTES = 1 << 20
-NOT_SECRET_HINT = "If one is no secret, say so: --not-secret NAME (the name in brackets)."
+NOT_SECRET_HINT = "If it is not a secret, pass --not-secret NAME (the name in brackets)."
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,8 @@ def _list_sources(view: RunView, report: Path, left_out: Sequence[LeftOutFiles])
     for source in sources:
         if fault := find_name_fault(source.path):
             raise UserError(
-                f"{source.path!r} cannot be in a bundle: {fault}.", "Remove it, if it is not the run's."
+                f"{source.path!r} cannot be in a bundle: {fault}.",
+                "Remove it if it does not belong to the run.",
             )
     return sorted(sources, key=lambda source: source.path)
 

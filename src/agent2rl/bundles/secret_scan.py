@@ -116,7 +116,7 @@ def refuse_secrets(secrets: list[FoundSecret], hint: str) -> None:
         return
     counts = Counter(map(str, secrets))
     lines = "".join(f"\n  {line}" for line in list(counts)[:20])
-    raise UserError(f"There are secrets where nothing can be replaced:{lines}", hint)
+    raise UserError(f"There are secrets in files that must not be changed:{lines}", hint)
 
 
 def _describe(secret: bytes, kind: str, where: str) -> FoundSecret:

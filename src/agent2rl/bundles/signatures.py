@@ -39,7 +39,7 @@ class SignatureCheck(Record):
         if self.state == "valid":
             return f"signed by {self.signer} with the key {self.key}"
         if self.state == "not checked":
-            return f"signed with the key {self.key}; whose it is was not checked (--signers FILE)"
+            return f"signed with the key {self.key}; its owner was not checked (--signers FILE)"
         return f"INVALID SIGNATURE: {self.reason}"
 
 
@@ -94,5 +94,5 @@ def _run(arguments: list[str], content: bytes) -> "subprocess.CompletedProcess[b
         raise MachineError(f"There is no {PROGRAM} here.", "Install OpenSSH (openssh-client).") from error
     except subprocess.TimeoutExpired as error:
         raise MachineError(
-            f"{PROGRAM} did not answer for {SECONDS} s.", "Use a key without a touch."
+            f"{PROGRAM} did not answer for {SECONDS} s.", "Use a key that does not wait for a touch."
         ) from error

@@ -65,7 +65,7 @@ def fingerprint_command(
         _compare(model, base, compare, settings, as_json)
         return
     if base is not None or (keep and output):
-        why = "--base is only for --compare." if base else "--keep and --output are two places for one file."
+        why = "--base is only for --compare." if base else "--keep and --output cannot be combined."
         raise UserError(why, "Leave one of them out.")
     directory = prepare_model_directory(pin_model_name(model), settings.cache, _say)
     name = name or _choose_name(model)

@@ -108,8 +108,8 @@ def reproduce_command(
     not reproduced   with both scores
     cannot           with the reason, such as a file that was not recorded
 
-    A bundle is somebody else's. Nothing in it is followed that names code, files or addresses: the task must
-    be an installed one, and what else the run used is named with the options that say `for a bundle`. The
+    A bundle may come from anybody, so code, files and addresses that it names are not used. The task must be
+    an installed one, and you name whatever else the run used with the options that say `For a bundle`. The
     answer is written beside the bundle, where `verify` finds it.
 
     \b

@@ -41,7 +41,7 @@ MOST_NAMED = 20
     type=click.Path(path_type=Path, file_okay=False),
     default="site",
     show_default=True,
-    help="The folder of the site. A site that is there is replaced; other files in it stay.",
+    help="The folder of the site. A site in it is replaced; other files are kept.",
 )
 @click.option("--title", default="Leaderboard", show_default=True, help="The title of the site.")
 @click.option(
@@ -173,7 +173,7 @@ def _list_runs(source: Path) -> Iterator[RunPaths | Path]:
 
 
 def _add_bundle(found_runs: _FoundRuns, path: Path, source: str) -> None:
-    """Unpack a bundle until the command ends. One that is refused keeps no other run from the site."""
+    """Unpack a bundle until the command ends. A refused one does not affect the others."""
     try:
         bundle = unpack_bundle(str(path))
     except UserError as error:

@@ -91,7 +91,7 @@ def pip_install(what: str, requirements: tuple[str, ...], python: Path | None = 
         )
     if "No matching distribution" in said:
         raise UserError(
-            f"PyPI has no {what} for this Python and machine, or not all that it needs: "
+            f"PyPI has no {what} for this Python and machine, or not all its dependencies: "
             f"{find_error_line(said, 'No matching')}",
             "Indexes that mirror others may lag behind; name another in PIP_INDEX_URL.",
         )
@@ -274,7 +274,7 @@ def _run_npm_install(
         )
     if "ETARGET" in said or "E404" in said:
         raise UserError(
-            f"npm's registry has no {what}, or not all that it needs: "
+            f"npm's registry has no {what}, or not all its dependencies: "
             f"{find_error_line(said, 'notarget', '404')}",
             "Registries that mirror others may lag behind; name another in NPM_CONFIG_REGISTRY.",
         )

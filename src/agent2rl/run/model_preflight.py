@@ -162,6 +162,6 @@ def _explain_full_gpu(needed: int, gpu: machine.GpuMemory) -> str:
     if gpu.total <= needed:
         return "A grading uses one GPU: take a smaller model, or name a larger GPU first."
     return (
-        "A grading uses one GPU: end what fills this one (nvidia-smi), or name another one first in "
+        "A grading uses one GPU: stop what fills this one (see nvidia-smi), or list another one first in "
         "CUDA_VISIBLE_DEVICES or --grading-gpus."
     )

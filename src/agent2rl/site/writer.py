@@ -303,7 +303,7 @@ class Badge:
 
 
 def list_badges(run: RunListing) -> list[Badge]:
-    """Return what a reader must know before taking a score for what it looks like."""
+    """Return what a reader must know to judge a score."""
     return [
         *_list_check_badges(run),
         _describe_contamination(run),
@@ -325,7 +325,7 @@ def _list_check_badges(run: RunListing) -> list[Badge]:
     found = [badges[checks.verified]]
     for name, outcome in (("reproduced", checks.reproduced), ("audited", checks.audited)):
         if outcome is not None:
-            claim = "By additions to the record, which its sender made."
+            claim = "According to what its sender added to the record."
             found.append(Badge("accent", name, claim) if outcome else Badge("bad", f"not {name}", claim))
     return found
 
