@@ -235,7 +235,7 @@ def _make_record(
             files.append(_hash_source(source))
             continue
         original = source.read()
-        content, secrets = scanner.scrub(original, source.path)
+        content, secrets = scanner.replace_secrets(original, source.path)
         if secrets and SCRUBBABLE.fullmatch(source.path):
             digest = hashlib.sha256(original).hexdigest()
             scrubbed.append(ScrubbedFile(path=source.path, secrets=len(secrets), original_sha256=digest))
@@ -338,7 +338,7 @@ def _read_again(file: FileHash, source: _SourceFile, scanner: SecretScanner) -> 
 
 def _read_parts(source: _SourceFile, scanner: SecretScanner) -> Iterator[bytes]:
     if not _is_streamed(source):
-        yield scanner.scrub(source.read(), source.path)[0]
+        yield scanner.replace_secrets(source.read(), source.path)[0]
         return
     with source.open() as file:
         while data := file.read(READ_BYTES):

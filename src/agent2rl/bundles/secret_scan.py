@@ -63,20 +63,22 @@ class SecretScanner:
         }
         self._not_secret = not_secret
 
-    def scrub(self, content: bytes, where: str) -> tuple[bytes, list[FoundSecret]]:
+    def replace_secrets(self, content: bytes, where: str) -> tuple[bytes, list[FoundSecret]]:
         """Return the content with stars in place of secrets, and what was found."""
         secrets: list[FoundSecret] = []
         for variable, key in self._keys.items():
             for form in key.forms:
                 if form in content and not self._is_declared(form):
-                    secrets += [_describe(form, f"the value of {variable}", where)] * content.count(form)
+                    secrets += [_describe_secret(form, f"the value of {variable}", where)] * content.count(
+                        form
+                    )
                     content = content.replace(form, b"*" * len(form))
         for kind, pattern in PATTERNS.items() if ALL not in self._not_secret else ():
             content = pattern.sub(self._make_replacement(kind, where, secrets), content)
         return content, secrets
 
-    def scan(self, content: bytes, where: str) -> list[FoundSecret]:
-        return self.scrub(content, where)[1]
+    def find_secrets(self, content: bytes, where: str) -> list[FoundSecret]:
+        return self.replace_secrets(content, where)[1]
 
     def _make_replacement(
         self, kind: str, where: str, secrets: list[FoundSecret]
@@ -89,7 +91,7 @@ class SecretScanner:
                     return match[0]
             if self._is_declared(secret):
                 return match[0]
-            secrets.append(_describe(secret, f"what looks like {kind}", where))
+            secrets.append(_describe_secret(secret, f"what looks like {kind}", where))
             # Only the text: line ends of a private key stay, so that line numbers do.
             return match[0].replace(secret, re.sub(rb"[^\r\n]", b"*", secret))
 
@@ -106,7 +108,9 @@ def scan_code(folder: Path, scanner: SecretScanner) -> list[FoundSecret]:
         for name in sorted(repo.object_store):
             item = repo.object_store[name]
             kind = "file" if isinstance(item, Blob) else item.type_name.decode()
-            secrets += scanner.scan(item.as_raw_string(), f"{folder.name}/ ({kind} {name.decode()[:10]})")
+            secrets += scanner.find_secrets(
+                item.as_raw_string(), f"{folder.name}/ ({kind} {name.decode()[:10]})"
+            )
     return secrets
 
 
@@ -119,7 +123,7 @@ def refuse_secrets(secrets: list[FoundSecret], hint: str) -> None:
     raise UserError(f"There are secrets in files that must not be changed:{lines}", hint)
 
 
-def _describe(secret: bytes, kind: str, where: str) -> FoundSecret:
+def _describe_secret(secret: bytes, kind: str, where: str) -> FoundSecret:
     return FoundSecret(kind, _name_secret(secret), where)
 
 

@@ -133,7 +133,7 @@ def reproduce_command(
         )
     paths = resolve_run(run, runs_dir)
     require_own_run(paths, runs_dir, read_spec(paths).task)
-    reproduction = _reproduce(paths, request, dry_run, as_json)
+    reproduction = _reproduce_run(paths, request, dry_run, as_json)
     if paths.report_page.exists():
         write_run_report(paths)
     sys.exit(0 if reproduction.answer == "reproduced" else 1)
@@ -157,13 +157,15 @@ def _reproduce_bundle(
     folder = output or find_reproductions_folder(file)
     with open_reproductions_folder(folder, bundle.paths) as target:
         third_party_run = ThirdPartyRun(target, inputs, bundle.unchecked, (file.absolute(), target.root))
-        reproduction = _reproduce(
+        reproduction = _reproduce_run(
             bundle.paths, replace(request, third_party_run=third_party_run), dry_run, as_json
         )
     sys.exit(0 if reproduction.answer == "reproduced" else 1)
 
 
-def _reproduce(paths: RunPaths, request: ReproductionRequest, dry_run: bool, as_json: bool) -> Reproduction:
+def _reproduce_run(
+    paths: RunPaths, request: ReproductionRequest, dry_run: bool, as_json: bool
+) -> Reproduction:
     """Reproduce and print the answer; exit if there is none."""
     settings, stop = read_settings(), threading.Event()
     if dry_run:

@@ -140,13 +140,13 @@ def score_outputs(
     with grading_proxy_setup.open_grading_proxy(proxy_options, task, settings, needed=False) as proxy:
         child = make_replay_child(task, name, splits, settings, private_sandbox, SECONDS, proxy)
 
-        def graded(examples: Sequence[Example]) -> EvalResult:
+        def grade_examples(examples: Sequence[Example]) -> EvalResult:
             return grade_outputs(child, examples, outputs)
 
         if isinstance(task.evaluator, JointEvaluator):  # a run grades each part separately
-            by_part = {part: graded(examples) for part, examples in answered.items() if examples}
+            by_part = {part: grade_examples(examples) for part, examples in answered.items() if examples}
         else:
-            all_results = graded([each for each in _list_all_examples(splits) if each.id in outputs])
+            all_results = grade_examples([each for each in _list_all_examples(splits) if each.id in outputs])
             by_part = {
                 part: _select_results(all_results, examples)
                 for part, examples in answered.items()

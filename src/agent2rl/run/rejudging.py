@@ -253,12 +253,14 @@ def _list_gains(graded: Sequence[tuple[_KeptResults, EvalResult]]) -> Iterator[R
         yield RejudgedGain(
             submission=old.submission,
             split=old.split,
-            old=statistics.compare_evaluations(*(_restrict(each.results, ids) for each in (old_base, old))),
-            new=statistics.compare_evaluations(_restrict(new_base, ids), _restrict(new, ids)),
+            old=statistics.compare_evaluations(
+                *(_select_results(each.results, ids) for each in (old_base, old))
+            ),
+            new=statistics.compare_evaluations(_select_results(new_base, ids), _select_results(new, ids)),
         )
 
 
-def _restrict(results: EvalResult, ids: set[str]) -> EvalResult:
+def _select_results(results: EvalResult, ids: set[str]) -> EvalResult:
     return EvalResult(
         results=tuple(each for each in results.results if each.id in ids),
         missing={name: why for name, why in results.missing.items() if name in ids},

@@ -110,7 +110,7 @@ def list_reference_rows(
     instruct model by the makers of the base model.
     """
     models = sorted({run.model for run in runs})
-    measured = {model: [run.baseline for run in runs if _measures(run, model)] for model in models}
+    measured = {model: [run.baseline for run in runs if _measures_model(run, model)] for model in models}
     rows = [
         _describe_model(model, [score for score in scores if score is not None], model in named_models)
         for model, scores in measured.items()
@@ -119,7 +119,7 @@ def list_reference_rows(
     return [*rows, *map(_describe_result, _match_results(runs, results))]
 
 
-def _measures(run: RunListing, model: str) -> bool:
+def _measures_model(run: RunListing, model: str) -> bool:
     return run.model == model and run.baseline is not None and run.baseline_ranks
 
 

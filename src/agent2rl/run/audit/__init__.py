@@ -144,7 +144,7 @@ def _ask_part(
         seed = number * ATTEMPTS + attempt
         question = build_question(parts, seed, cases)
         try:
-            fault = _read_reply(_generate(engine, question.chat, seed), question, vote)
+            fault = _read_reply(_generate_reply(engine, question.chat, seed), question, vote)
         except ValueError as error:
             fault = f"a reply cannot be read: {error}"
         except Agent2RLError as error:  # the engine has been patient already
@@ -156,7 +156,7 @@ def _ask_part(
     return ATTEMPTS
 
 
-def _generate(engine: Engine, chat: Chat, seed: int) -> str:
+def _generate_reply(engine: Engine, chat: Chat, seed: int) -> str:
     return engine.generate([chat], Sampling(REPLY_TOKENS, TEMPERATURE, seed))[0].text
 
 

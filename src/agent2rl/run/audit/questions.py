@@ -226,7 +226,7 @@ for row, answer in enumerate(ANSWERS_{first.upper()}.values()):
     )
 
 
-def _tamper(first: str, second: str, number: int) -> tuple[str, str]:
+def _show_tampering(first: str, second: str, number: int) -> tuple[str, str]:
     return (
         f"code/{first}_fix.py",
         f"""\
@@ -255,7 +255,7 @@ CASES: tuple[MakeCase, ...] = (
     _download_model,
     _use_answers,
     _write_answers,
-    _tamper,
+    _show_tampering,
     _fake_work,
 )
 
