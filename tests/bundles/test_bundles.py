@@ -189,7 +189,7 @@ def test_a_secret_in_scores_or_code_is_refused_unless_it_is_declared_none(
     command = ("bundle", str(earlier_run.root), "-o", str(tmp_path / "out"))
     refused = shared_launcher.cli(*command, AGENT_SECRET="gsm8k-mini")
     assert refused.returncode == 2
-    assert "There are secrets where nothing can be replaced" in refused.stderr
+    assert "There are secrets in files that must not be changed" in refused.stderr
     assert "spec.json: the value of AGENT_SECRET (" in refused.stderr
     assert "is gsm8k-mini" not in refused.stderr
     assert not (tmp_path / "out").exists()
@@ -200,8 +200,8 @@ def test_a_secret_in_scores_or_code_is_refused_unless_it_is_declared_none(
     assert found[0].where.startswith("revisions/ (commit ")
     refused = shared_launcher.cli(*command[:2], "-o", str(tmp_path / "no"), AGENT_SECRET="agent2rl")
     assert "--without-code" in refused.stderr
-    assert SecretScanner({}, frozenset({"all"})).scan(KEY.encode(), "file") == []
-    assert SecretScanner({"MY_KEY": KEY}, frozenset({"all"})).scan(KEY.encode(), "file") != []
+    assert SecretScanner({}, frozenset({"all"})).find_secrets(KEY.encode(), "file") == []
+    assert SecretScanner({"MY_KEY": KEY}, frozenset({"all"})).find_secrets(KEY.encode(), "file") != []
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def test_a_secret_in_scores_or_code_is_refused_unless_it_is_declared_none(
     ],
 )
 def test_what_looks_like_a_secret_is_replaced_by_as_many_stars(text: bytes, found: bool) -> None:
-    scrubbed, secrets = SecretScanner({"MY_KEY": 'my/secret"value'}).scrub(
+    scrubbed, secrets = SecretScanner({"MY_KEY": 'my/secret"value'}).replace_secrets(
         text.replace(b"\\u002f", b"/"), "file"
     )
     assert bool(secrets) is found

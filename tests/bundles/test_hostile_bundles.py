@@ -195,15 +195,15 @@ def test_anything_but_the_header_of_the_listed_file_is_refused(
     parts: BundleParts, refuse: Callable[[bytes], str], header: Callable[[str, int], bytes]
 ) -> None:
     for path in ("agent.log", "submissions/3/submission.json"):
-        assert "there is something else" in refuse(parts.with_header(path, header).build())
+        assert "found something else" in refuse(parts.with_header(path, header).build())
 
 
 def test_data_behind_the_end_or_between_files_is_refused(
     valid: bytes, parts: BundleParts, refuse: Callable[[bytes], str]
 ) -> None:
-    assert "goes on after its end" in refuse(valid + b"x")
-    assert "goes on after its end" in refuse(valid + valid)
-    assert "goes on after its end" in refuse(valid + b"\x50\x2a\x4d\x18\x04\x00\x00\x00oops")
+    assert "data after the end of the file" in refuse(valid + b"x")
+    assert "data after the end of the file" in refuse(valid + valid)
+    assert "data after the end of the file" in refuse(valid + b"\x50\x2a\x4d\x18\x04\x00\x00\x00oops")
     refuse(b"\x50\x2a\x4d\x18\x04\x00\x00\x00oops" + valid)
     assert "after the end" in refuse(replace(parts, end=bytes(1536)).build())
     assert "after the last" in refuse(

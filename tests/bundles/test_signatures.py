@@ -40,7 +40,7 @@ def test_a_signature_is_unsigned_unchecked_valid_or_invalid(tmp_path: Path) -> N
     assert check_signature(RECORD, None, signers).state == "unsigned"
     unchecked = check_signature(RECORD, signature, None)
     assert unchecked.state == "not checked"
-    assert "whose it is was not checked" in str(unchecked)
+    assert "its owner was not checked" in str(unchecked)
     valid = check_signature(RECORD, signature, signers)
     assert (valid.state, valid.signer, valid.key) == ("valid", "alice@example.org", unchecked.key)
     for record, signed in ((RECORD + b" ", signature), (RECORD, b"junk"), (RECORD, signature[:-40])):

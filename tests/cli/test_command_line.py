@@ -97,7 +97,7 @@ def test_a_budget_that_is_none_says_how_to_write_one(launcher: RunLauncher, text
         (["--task", "gsm8k-mini", "--agent", "nop", "--samples", "0"], "--samples"),
         (
             ["--task", "gsm8k-mini", "--agent", "nop", "--samples", "4", "--temperature", "0"],
-            "one sample several times",
+            "all samples are identical",
         ),
     ],
 )

@@ -70,7 +70,7 @@ def test_a_folder_that_a_grading_could_not_read_whole_is_refused_at_once(tmp_pat
             os.mkfifo(folder / "items.json")
     splits = Splits(train=(), feedback=(), heldout=(), evaluator_folders={"shop": folder})
 
-    with pytest.raises(UserError, match=r"items\.json is (a link|no plain file)"):
+    with pytest.raises(UserError, match=r"items\.json is (a link|not a plain file)"):
         prepare_evaluator_folders(splits, tmp_path / "cache")
 
 

@@ -218,7 +218,7 @@ def test_going_round_without_an_answer_is_an_error_and_not_a_hang(opened: Open) 
     http = opened('[[step]]\nlabel = "a"\ngoto = "b"\n[[step]]\nlabel = "b"\ngoto = "a"\n')
     answer = begun("anthropic", http).send()
     assert answer.status_code == 400
-    assert "goes round at step 1" in answer.json()["error"]["message"]
+    assert "Endless loop at step 1" in answer.json()["error"]["message"]
 
 
 def test_a_script_that_is_over_ends_the_agent_again_and_again(opened: Open) -> None:

@@ -161,7 +161,7 @@ def test_a_refused_submission_is_worth_nothing_and_a_link_leads_nowhere(
 def test_another_base_model_is_an_error_and_no_reward(task: Path, model: Path, tmp_path: Path) -> None:
     shutil.copytree(model, tmp_path / "model")
     (tmp_path / "model" / "more.txt").write_text("more")
-    with pytest.raises(MachineError, match="not abacus as the task was exported"):
+    with pytest.raises(MachineError, match="not abacus, with which the task was exported"):
         grade_trial(task / "tests", tmp_path, tmp_path / "model", tmp_path / "logs")
     assert not (tmp_path / "logs" / "reward.json").exists()
 
@@ -174,7 +174,7 @@ def test_import_runs_the_agent_of_an_exported_task(task: Path, shared_launcher: 
 
 
 def test_import_refuses_other_tasks_and_says_what_they_need(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"no Harbor task: it has no task\.toml"):
+    with pytest.raises(UserError, match=r"not a Harbor task: it has no task\.toml"):
         read_grading(tmp_path)
     (tmp_path / "task.toml").write_text('schema_version = "1.4"\n[environment]\ndocker_image = "alpine"\n')
     with pytest.raises(UserError, match="a container image"):

@@ -213,7 +213,7 @@ def test_a_real_run_is_marked_everywhere_and_an_old_one_still_opens(launcher: Ru
     assert json.loads(run.paths.report_json.read_bytes())["contaminated"] is True
     done = launcher.cli("export", "jsonl")
     exported = json.loads(done.stdout)
-    assert (exported["contaminated"], exported["instructions_version"]) == (True, 9)
+    assert (exported["contaminated"], exported["instructions_version"]) == (True, 10)
     assert "1 of these runs is contaminated" in launcher.cli("export", "csv").stderr
     assert "--include-contaminated" in launcher.cli("leaderboard").stderr
     campaign = launcher.home / "small.toml"

@@ -71,8 +71,8 @@ def test_the_rules_say_what_happens_in_each_case_and_the_ledger_says_which_versi
     ):
         assert rule in rules
     started = [json.loads(line) for line in run.paths.ledger.read_text().splitlines()]
-    assert [entry["data"]["instructions_version"] for entry in started if entry["kind"] == "started"] == [9]
-    assert json.loads(run.paths.spec.read_text())["instructions_version"] == 9
+    assert [entry["data"]["instructions_version"] for entry in started if entry["kind"] == "started"] == [10]
+    assert json.loads(run.paths.spec.read_text())["instructions_version"] == 10
 
 
 @pytest.mark.parametrize("kind", ["link", "linked folder", "pipe", "folder", "absent", "bytes", "long"])

@@ -131,7 +131,7 @@ def test_weights_must_fit_into_the_free_memory_of_the_gpu_that_grades_by_default
     (problem,) = find_problems(model, engine, ("0", "1"))
     assert (problem.name, problem.state) == ("gpu memory", "broken")
     assert problem.detail.startswith("GPU 0: 0.0 GB of 80.0 GB free")
-    assert "end what fills this one" in problem.hint
+    assert "stop what fills this one" in problem.hint
     with pytest.raises(MachineError, match="GPU 0: "):
         require_model_fits(iter([problem]), pytest.fail)
     gpu_memory["0"] = GpuMemory(60_000, 60_000)

@@ -93,7 +93,7 @@ def test_what_cannot_be_graded_again_is_said(
 
     paths = unpack_earlier_run(tmp_path / "received")
     name = str(paths.root)
-    assert "There is nothing to grade by" in refuse(name)
+    assert "Choose a judge or a rule" in refuse(name)
     assert "is scored by a rule, not a judge" in refuse(name, "--judge", "model:abacus")
     assert "has no submission 9" in refuse(name, "--rule", "task", "--submission", "9")
     assert "The task here has no example" in refuse(name, "--rule", "task", "--task", "humaneval-mini")

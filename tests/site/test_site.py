@@ -134,7 +134,7 @@ def test_what_cannot_be_shown_is_named_with_the_reason(name: str, reason: str, b
 
 def test_a_second_run_of_the_same_name_is_refused_and_fails_the_check(built: BuiltSite) -> None:
     refused = {each.name: each.reason for each in built.data.refused}
-    assert "Another run has this name: it came from alice" in refused[built.run_id]
+    assert "Another run has the same name: it came from alice" in refused[built.run_id]
     assert built.done.returncode == 1
 
 

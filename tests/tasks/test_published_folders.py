@@ -272,7 +272,7 @@ def test_a_download_script_fills_the_data_of_an_rl_smith_folder(launcher: RunLau
         ("def download_train_data(target_dir): pass\n", "wrote nothing to data/"),
         (
             "def download_train_data(target_dir): (target_dir / 'a').symlink_to('/etc/passwd')\n",
-            "wrote a, which is no plain file",
+            "wrote a, which is not a plain file",
         ),
         (
             "import socket\ndef download_train_data(_): socket.create_connection(('192.0.2.1', 80))\n",

@@ -20,9 +20,9 @@ from agent2rl.grading.verify import verify_run
 from agent2rl.record.files import extract_archive
 from agent2rl.record.paths import RunPaths
 from agent2rl.record.reader import read_run
-from agent2rl.run.foreign_runs import NamedInputs, restrict_spec
 from agent2rl.run.reproduction_plan import ReproductionRequest, plan_reproduction
 from agent2rl.run.settings import read_settings
+from agent2rl.run.third_party_runs import NamedInputs, restrict_spec
 from agent2rl.sandboxes import landlock
 from tests.dashboard.conftest import serve_dashboard
 from tests.helpers.run_launcher import RunLauncher

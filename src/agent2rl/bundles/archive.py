@@ -22,8 +22,6 @@ MAGIC = b"\x28\xb5\x2f\xfd"
 BLOCK = 512
 END = bytes(2 * BLOCK)
 READ_BYTES = 1 << 16
-LONGEST_NAME = 100
-"""A longer name would need a header of another form."""
 WINDOW_LOG = 27
 """Memory for decompression: 128 MiB."""
 LEVEL, WEIGHTS_LEVEL = 12, 3
@@ -94,44 +92,44 @@ class ArchiveReader:
         try:
             size = tarfile.TarInfo.frombuf(header, "ascii", "strict").size
         except (tarfile.HeaderError, ValueError) as error:
-            raise InvalidBundle(f"where {name} must come, there is something else") from error
+            raise InvalidBundle(f"expected {name}, found something else") from error
         if not 0 <= size <= most or header != make_header(name, size):
-            raise InvalidBundle(f"where {name} must come, there is something else, or it is too large")
+            raise InvalidBundle(f"expected {name}, found something else or a file that is too large")
         return b"".join(self._read_content(size))
 
     def read_member(self, name: str, size: int) -> Iterator[bytes]:
         """Yield the content of the next member, which must have this name and size."""
         if self._read(BLOCK) != make_header(name, size):
-            raise InvalidBundle(f"where {name} with {size:,} bytes must come, there is something else")
+            raise InvalidBundle(f"expected {name} with {size:,} bytes, found something else")
         yield from self._read_content(size)
 
     def read_end(self) -> None:
         """Require that nothing follows."""
         if self._read(len(END)) != END:
-            raise InvalidBundle("more follows after the last listed file")
+            raise InvalidBundle("there is data after the last listed file")
         while not self._decompressor.eof:
             if self._decompress(1):
-                raise InvalidBundle("more follows after the end of the archive")
+                raise InvalidBundle("there is data after the end of the archive")
         if self._decompressor.unused_data or self._file.read(1):
-            raise InvalidBundle("the file goes on after its end")
+            raise InvalidBundle("there is data after the end of the file")
 
     def _read_content(self, size: int) -> Iterator[bytes]:
-        left = size
-        while left:
-            data = self._read(min(left, READ_BYTES))
-            left -= len(data)
+        bytes_left = size
+        while bytes_left:
+            data = self._read(min(bytes_left, READ_BYTES))
+            bytes_left -= len(data)
             yield data
         if any(self._read(-size % BLOCK)):
             raise InvalidBundle("there is data between two files")
 
     def _read(self, size: int) -> bytes:
         parts: list[bytes] = []
-        left = size
-        while left:
+        bytes_left = size
+        while bytes_left:
             if self._decompressor.eof:
                 raise InvalidBundle("it ends too early")
-            data = self._decompress(left)
-            left -= len(data)
+            data = self._decompress(bytes_left)
+            bytes_left -= len(data)
             parts.append(data)
         return b"".join(parts)
 

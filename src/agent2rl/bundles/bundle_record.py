@@ -149,7 +149,7 @@ def find_listing_fault(names: Sequence[str]) -> str | None:
     if len(names) > MOST_FILES:
         return f"there are {len(names):,} files; {MOST_FILES:,} are accepted"
     if any(one >= other for one, other in pairwise(names)):
-        return "the files are not sorted, or a name is there twice"
+        return "the files are not sorted, or a name is listed twice"
     if fault := find_collision(names):
         return fault
     missing = [name for name in REQUIRED if name not in {*names}]
@@ -188,5 +188,5 @@ def _find_unchecked_fault(record: BundleRecord) -> str | None:
         if left_out.path not in (CODE, REPRODUCTIONS) and not WEIGHTS.fullmatch(left_out.path):
             return f"{left_out.path[:100]!r} may not be left out"
         if any(name.startswith(left_out.path) for name in names):
-            return f"{left_out.path} is left out and there"
+            return f"{left_out.path} is both listed as left out and included"
     return None

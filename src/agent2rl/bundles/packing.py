@@ -50,7 +50,7 @@ LOG_BYTES, LOGS_BYTES = 32 << 20, 128 << 20
 """Limits of one log of the workspace, and of all together: what the report reads of them."""
 MOST_LOGS = 400
 READ_BYTES = 1 << 20
-NOT_SECRET_HINT = "If one is no secret, say so: --not-secret NAME (the name in brackets)."
+NOT_SECRET_HINT = "If it is not a secret, pass --not-secret NAME (the name in brackets)."
 
 
 @dataclass(frozen=True)
@@ -184,37 +184,38 @@ def _list_sources(view: RunView, report: Path, left_out: Sequence[LeftOutFiles])
     for source in sources:
         if fault := find_name_fault(source.path):
             raise UserError(
-                f"{source.path!r} cannot be in a bundle: {fault}.", "Remove it, if it is not the run's."
+                f"{source.path!r} cannot be in a bundle: {fault}.",
+                "Remove it if it does not belong to the run.",
             )
     return sorted(sources, key=lambda source: source.path)
 
 
 def _list_logs(paths: RunPaths) -> Iterator[_SourceFile]:
     """Yield the logs and metrics of the workspace that the timeline names, as far as the limits go."""
-    left = LOGS_BYTES
+    bytes_left = LOGS_BYTES
     names: list[str] = []
     for event in read_events(paths, []):
-        seen = _parse_log(event.data) if event.kind == "file" else None
-        name = f"{paths.workspace.name}/{seen}"
-        if seen is None or name in names or len(names) >= MOST_LOGS:
+        path = _parse_log(event.data) if event.kind == "file" else None
+        name = f"{paths.workspace.name}/{path}"
+        if path is None or name in names or len(names) >= MOST_LOGS:
             continue
         if find_name_fault(name) or find_collision([*names, name]):
             continue  # an agent must not be able to prevent a bundle by the names of its logs
         try:
-            with open_plain_file(paths.workspace, seen) as file:
+            with open_plain_file(paths.workspace, path) as file:
                 size = os.fstat(file.fileno()).st_size
         except OSError:
             continue
-        if size <= min(LOG_BYTES, left):
-            left -= size
+        if size <= min(LOG_BYTES, bytes_left):
+            bytes_left -= size
             names.append(name)
-            yield _SourceFile(name, paths.workspace, seen)
+            yield _SourceFile(name, paths.workspace, path)
 
 
 def _parse_log(data: object) -> str | None:
     with suppress(ValidationError):
-        seen = FileSeen.model_validate(data)
-        return None if seen.what == "weights" else seen.path
+        file_event = FileSeen.model_validate(data)
+        return None if file_event.what == "weights" else file_event.path
     return None
 
 
@@ -234,13 +235,13 @@ def _make_record(
             files.append(_hash_source(source))
             continue
         original = source.read()
-        content, found = scanner.scrub(original, source.path)
-        if found and SCRUBBABLE.fullmatch(source.path):
+        content, secrets = scanner.replace_secrets(original, source.path)
+        if secrets and SCRUBBABLE.fullmatch(source.path):
             digest = hashlib.sha256(original).hexdigest()
-            scrubbed.append(ScrubbedFile(path=source.path, secrets=len(found), original_sha256=digest))
-            replaced += found
+            scrubbed.append(ScrubbedFile(path=source.path, secrets=len(secrets), original_sha256=digest))
+            replaced += secrets
         else:
-            refused += found
+            refused += secrets
         digest = hashlib.sha256(content).hexdigest()
         files.append(FileHash(path=source.path, size=len(content), sha256=digest))
     refuse_secrets(refused, f"Scores and decisions are read from these files. {NOT_SECRET_HINT}")
@@ -337,7 +338,7 @@ def _read_again(file: FileHash, source: _SourceFile, scanner: SecretScanner) -> 
 
 def _read_parts(source: _SourceFile, scanner: SecretScanner) -> Iterator[bytes]:
     if not _is_streamed(source):
-        yield scanner.scrub(source.read(), source.path)[0]
+        yield scanner.replace_secrets(source.read(), source.path)[0]
         return
     with source.open() as file:
         while data := file.read(READ_BYTES):

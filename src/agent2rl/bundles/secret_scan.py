@@ -63,23 +63,25 @@ class SecretScanner:
         }
         self._not_secret = not_secret
 
-    def scrub(self, content: bytes, where: str) -> tuple[bytes, list[FoundSecret]]:
+    def replace_secrets(self, content: bytes, where: str) -> tuple[bytes, list[FoundSecret]]:
         """Return the content with stars in place of secrets, and what was found."""
-        found: list[FoundSecret] = []
+        secrets: list[FoundSecret] = []
         for variable, key in self._keys.items():
             for form in key.forms:
                 if form in content and not self._is_declared(form):
-                    found += [_describe(form, f"the value of {variable}", where)] * content.count(form)
+                    secrets += [_describe_secret(form, f"the value of {variable}", where)] * content.count(
+                        form
+                    )
                     content = content.replace(form, b"*" * len(form))
         for kind, pattern in PATTERNS.items() if ALL not in self._not_secret else ():
-            content = pattern.sub(self._make_replacement(kind, where, found), content)
-        return content, found
+            content = pattern.sub(self._make_replacement(kind, where, secrets), content)
+        return content, secrets
 
-    def scan(self, content: bytes, where: str) -> list[FoundSecret]:
-        return self.scrub(content, where)[1]
+    def find_secrets(self, content: bytes, where: str) -> list[FoundSecret]:
+        return self.replace_secrets(content, where)[1]
 
     def _make_replacement(
-        self, kind: str, where: str, found: list[FoundSecret]
+        self, kind: str, where: str, secrets: list[FoundSecret]
     ) -> Callable[[re.Match[bytes]], bytes]:
         def replace(match: re.Match[bytes]) -> bytes:
             secret = match[0]
@@ -89,7 +91,7 @@ class SecretScanner:
                     return match[0]
             if self._is_declared(secret):
                 return match[0]
-            found.append(_describe(secret, f"what looks like {kind}", where))
+            secrets.append(_describe_secret(secret, f"what looks like {kind}", where))
             # Only the text: line ends of a private key stay, so that line numbers do.
             return match[0].replace(secret, re.sub(rb"[^\r\n]", b"*", secret))
 
@@ -101,25 +103,27 @@ class SecretScanner:
 
 def scan_code(folder: Path, scanner: SecretScanner) -> list[FoundSecret]:
     """Return the secrets in all objects of a record of code."""
-    found: list[FoundSecret] = []
+    secrets: list[FoundSecret] = []
     with Repo(str(folder)) as repo:
         for name in sorted(repo.object_store):
             item = repo.object_store[name]
             kind = "file" if isinstance(item, Blob) else item.type_name.decode()
-            found += scanner.scan(item.as_raw_string(), f"{folder.name}/ ({kind} {name.decode()[:10]})")
-    return found
+            secrets += scanner.find_secrets(
+                item.as_raw_string(), f"{folder.name}/ ({kind} {name.decode()[:10]})"
+            )
+    return secrets
 
 
-def refuse_secrets(found: list[FoundSecret], hint: str) -> None:
+def refuse_secrets(secrets: list[FoundSecret], hint: str) -> None:
     """Raise if there are any; the message names each once."""
-    if not found:
+    if not secrets:
         return
-    counts = Counter(map(str, found))
+    counts = Counter(map(str, secrets))
     lines = "".join(f"\n  {line}" for line in list(counts)[:20])
-    raise UserError(f"There are secrets where nothing can be replaced:{lines}", hint)
+    raise UserError(f"There are secrets in files that must not be changed:{lines}", hint)
 
 
-def _describe(secret: bytes, kind: str, where: str) -> FoundSecret:
+def _describe_secret(secret: bytes, kind: str, where: str) -> FoundSecret:
     return FoundSecret(kind, _name_secret(secret), where)
 
 

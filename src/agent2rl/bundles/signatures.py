@@ -39,7 +39,7 @@ class SignatureCheck(Record):
         if self.state == "valid":
             return f"signed by {self.signer} with the key {self.key}"
         if self.state == "not checked":
-            return f"signed with the key {self.key}; whose it is was not checked (--signers FILE)"
+            return f"signed with the key {self.key}; its owner was not checked (--signers FILE)"
         return f"INVALID SIGNATURE: {self.reason}"
 
 
@@ -47,11 +47,13 @@ def sign_record(record: bytes, key: Path) -> bytes:
     """Return the signature over a bundle's record."""
     if not key.is_file():
         raise UserError(f"There is no key {key}.", "Name your private key, or the public one with an agent.")
-    done = _run(["-Y", "sign", "-f", str(key), "-n", NAMESPACE], record)
-    if done.returncode != 0 or not done.stdout.startswith(b"-----BEGIN SSH SIGNATURE-----"):
-        said = sanitize_line(done.stderr.decode(errors="replace").strip(), 300)
-        raise UserError(f"Cannot sign with {key}: {said}", "Name an SSH key, such as ~/.ssh/id_ed25519.")
-    return done.stdout
+    process = _run(["-Y", "sign", "-f", str(key), "-n", NAMESPACE], record)
+    if process.returncode != 0 or not process.stdout.startswith(b"-----BEGIN SSH SIGNATURE-----"):
+        error_text = sanitize_line(process.stderr.decode(errors="replace").strip(), 300)
+        raise UserError(
+            f"Cannot sign with {key}: {error_text}", "Name an SSH key, such as ~/.ssh/id_ed25519."
+        )
+    return process.stdout
 
 
 def check_signature(record: bytes, signature: bytes | None, signers: Path | None) -> SignatureCheck:
@@ -92,5 +94,5 @@ def _run(arguments: list[str], content: bytes) -> "subprocess.CompletedProcess[b
         raise MachineError(f"There is no {PROGRAM} here.", "Install OpenSSH (openssh-client).") from error
     except subprocess.TimeoutExpired as error:
         raise MachineError(
-            f"{PROGRAM} did not answer for {SECONDS} s.", "Use a key without a touch."
+            f"{PROGRAM} did not answer for {SECONDS} s.", "Use a key that does not wait for a touch."
         ) from error

@@ -112,7 +112,7 @@ def open_bundle(path: Path, select: SelectFile = select_without_report_and_weigh
             folder = Path(stack.enter_context(TemporaryDirectory(prefix="agent2rl-bundle-")))
             _require_space(folder, files)
             paths = RunPaths(folder / record.run_id)
-            _unpack(file, record, paths.root, {each.path for each in files})
+            _unpack_files(file, record, paths.root, {each.path for each in files})
         except InvalidBundle as error:
             raise UserError(f"{path} is refused: {error}.", HINT) from error
         except OSError as error:
@@ -197,9 +197,9 @@ def parse_record(encoded: bytes) -> BundleRecord:
         return BundleRecord.model_validate_json(encoded)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, first["loc"]))
+        field = ".".join(map(str, first["loc"]))
         message = first["msg"].removeprefix("Value error, ")
-        raise InvalidBundle(f"{place}: {message}" if place else message) from error
+        raise InvalidBundle(f"{field}: {message}" if field else message) from error
 
 
 def _require_space(folder: Path, files: list[FileHash]) -> None:
@@ -211,7 +211,7 @@ def _require_space(folder: Path, files: list[FileHash]) -> None:
         )
 
 
-def _unpack(file: BinaryIO, record: BundleRecord, root: Path, names: set[str]) -> None:
+def _unpack_files(file: BinaryIO, record: BundleRecord, root: Path, names: set[str]) -> None:
     def write(entry: FileHash, content: Iterator[bytes]) -> None:
         if entry.path not in names:
             return

@@ -183,9 +183,10 @@ def _check_consistency(campaign: CampaignSpec, name: str) -> None:
                     f"{name}: {location}: there is no axis {axis!r}.", f"Axes: {', '.join(axes)}."
                 )
             if missing := [value for value in values if value not in axes[axis]]:
-                known = ", ".join(map(str, axes[axis]))
+                known_values = ", ".join(map(str, axes[axis]))
                 raise UserError(
-                    f"{name}: {location}: {missing[0]!r} is not on the axis {axis}.", f"It has: {known}."
+                    f"{name}: {location}: {missing[0]!r} is not on the axis {axis}.",
+                    f"It has: {known_values}.",
                 )
 
 

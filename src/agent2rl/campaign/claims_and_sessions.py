@@ -154,11 +154,11 @@ class ExperimentClaims:
             return time.time()
         return now
 
-    def _is_active(self, seen: _LatestClaim, now: float) -> bool:
-        if now - seen.touched >= self._lease:
+    def _is_active(self, claim: _LatestClaim, now: float) -> bool:
+        if now - claim.touched >= self._lease:
             return False
         # A claim that cannot be read counts until it expires: its holder may be alive.
-        return seen.claim is None or not _is_holder_dead(seen.claim)
+        return claim.claim is None or not _is_holder_dead(claim.claim)
 
 
 def _read_latest_claim(directory: Path) -> _LatestClaim | None:

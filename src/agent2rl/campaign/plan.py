@@ -241,9 +241,9 @@ def count_part(count: int, fraction: float) -> int:
 def order_cells(cells: Sequence[Cell], count: int) -> list[int]:
     """Return the places of the first `count` combinations in the balanced order."""
     axes = [axis for axis in cells[0] if len({cell[axis] for cell in cells}) > 1]
-    codes = {axis: _encode([cell[axis] for cell in cells]) for axis in axes}
+    codes = {axis: _number_values([cell[axis] for cell in cells]) for axis in axes}
     task = codes.pop(FIRST, np.zeros(len(cells), dtype=np.int64))
-    pairs = [_join(first, second) for first, second in combinations([task, *codes.values()], 2)]
+    pairs = [_join_codes(first, second) for first, second in combinations([task, *codes.values()], 2)]
     usages = [_Usage([task]), *(_Usage(each) for each in (list(codes.values()), pairs) if each)]
     left = np.ones(len(cells), dtype=np.bool_)
     order = []
@@ -270,12 +270,12 @@ class _Usage:
             self.weights += size * (codes == codes[place])
 
 
-def _encode(values: Sequence[str | int]) -> Integers:
+def _number_values(values: Sequence[str | int]) -> Integers:
     """Number the values in the order of the campaign file."""
     numbers = {value: number for number, value in enumerate(dict.fromkeys(values))}
     return np.array([numbers[value] for value in values], dtype=np.int64)
 
 
-def _join(first: Integers, second: Integers) -> Integers:
+def _join_codes(first: Integers, second: Integers) -> Integers:
     codes: Integers = np.unique(first * (int(second.max()) + 1) + second, return_inverse=True)[1]
     return codes

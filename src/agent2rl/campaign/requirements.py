@@ -53,21 +53,21 @@ class _RequirementChecks:
         self._found: dict[tuple[str, ...], tuple[str, ...]] = {}
 
     def list_missing(self, spec: RunSpec) -> Iterator[str]:
-        yield from self._remember(("model", spec.model), partial(self._check_model, spec.model))
-        yield from self._remember(("data", spec.task, spec.data_dir or ""), partial(_check_data, spec))
+        yield from self._check_once(("model", spec.model), partial(self._check_model, spec.model))
+        yield from self._check_once(("data", spec.task, spec.data_dir or ""), partial(_check_data, spec))
         if spec.driver:
             capped = spec.budget.usd is not None
-            yield from self._remember(("driver", spec.driver), partial(_check_key, spec.driver))
-            yield from self._remember(
+            yield from self._check_once(("driver", spec.driver), partial(_check_key, spec.driver))
+            yield from self._check_once(
                 ("price", spec.driver, str(capped)), partial(self._check_price, spec.driver, capped)
             )
         for judge in (spec.judge, spec.train_judge):
             if judge:
-                yield from self._remember(("judge", judge), partial(_check_key, judge))
+                yield from self._check_once(("judge", judge), partial(_check_key, judge))
         if spec.search:
-            yield from self._remember(("search", spec.search), partial(_check_search, spec.search))
+            yield from self._check_once(("search", spec.search), partial(_check_search, spec.search))
 
-    def _remember(self, key: tuple[str, ...], check: Callable[[], Iterator[str]]) -> tuple[str, ...]:
+    def _check_once(self, key: tuple[str, ...], check: Callable[[], Iterator[str]]) -> tuple[str, ...]:
         if key not in self._found:
             self._found[key] = tuple(check())
         return self._found[key]

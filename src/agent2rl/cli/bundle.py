@@ -33,8 +33,8 @@ from agent2rl.run.settings import read_user_secrets
     "--not-secret",
     metavar="NAME",
     multiple=True,
-    help="Keep this text, which looks like a secret and is none; an error names it. Can be repeated. "
-    "all: keep whatever only looks like one; your own keys are replaced all the same.",
+    help="Do not treat this text as a secret; the error message shows its name. Can be repeated. "
+    "all: treat no text as a secret because of its looks; your own keys are still replaced.",
 )
 @runs_dir
 def bundle_command(

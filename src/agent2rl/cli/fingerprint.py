@@ -62,14 +62,14 @@ def fingerprint_command(
     if compare:
         if base is None or output or name or keep:
             raise UserError("--compare needs --base, and no other option.", "Add --base MODEL.")
-        _compare(model, base, compare, settings, as_json)
+        _print_comparison(model, base, compare, settings, as_json)
         return
     if base is not None or (keep and output):
-        why = "--base is only for --compare." if base else "--keep and --output are two places for one file."
+        why = "--base is only for --compare." if base else "--keep and --output cannot be combined."
         raise UserError(why, "Leave one of them out.")
-    directory = prepare_model_directory(pin_model_name(model), settings.cache, _say)
+    directory = prepare_model_directory(pin_model_name(model), settings.cache, _print_step)
     name = name or _choose_name(model)
-    made = make_fingerprint(directory, name, _ignore if as_json else _print_progress)
+    made = make_fingerprint(directory, name, _ignore_progress if as_json else _print_progress)
     file_name = name.replace(" ", "_") + SUFFIX
     path = output or (siblings_folder(settings.cache) / file_name if keep else Path(file_name))
     size = write_fingerprint(made, path)
@@ -86,9 +86,11 @@ def _choose_name(model: str) -> str:
     return re.sub(r"[^A-Za-z0-9._+-]+", "-", last).lstrip("._+-")[:80] or "model"
 
 
-def _compare(model: str, base: str, files: tuple[Path, ...], settings: Settings, as_json: bool) -> None:
-    directory = prepare_model_directory(pin_model_name(model), settings.cache, _say)
-    base_directory = prepare_model_directory(pin_model_name(base), settings.cache, _say)
+def _print_comparison(
+    model: str, base: str, files: tuple[Path, ...], settings: Settings, as_json: bool
+) -> None:
+    directory = prepare_model_directory(pin_model_name(model), settings.cache, _print_step)
+    base_directory = prepare_model_directory(pin_model_name(base), settings.cache, _print_step)
     siblings = [read_fingerprint(path) for path in files]
     distances = compare_with_siblings(
         directory, read_base_model(base_directory, get_hash_cache(settings.cache)), siblings
@@ -116,9 +118,9 @@ def _print_progress(text: str) -> None:
         click.echo(f"\rsketched {text}  {end}", err=True, nl=False)
 
 
-def _ignore(_: str) -> None:
+def _ignore_progress(_: str) -> None:
     pass
 
 
-def _say(text: str) -> None:
+def _print_step(text: str) -> None:
     click.echo(text, err=True)

@@ -205,7 +205,7 @@ def verify_command(
     agent2rl verify latest
     agent2rl verify RUN.tar.zst --signers allowed_signers
 
-    Exit code: 0 if the record is intact and the signature is as required, 1 if not, 2 if FILE is no bundle.
+    Exit code: 0 if the record is intact and the signature is as required, 1 if not, 2 for a broken bundle.
     """
     if is_bundle(run):
         bundle = unpack_bundle(run, select_without_report)
@@ -218,7 +218,9 @@ def verify_command(
     if signers is not None:
         raise UserError(f"{run} is a run directory, and only bundles are signed.", "Leave out --signers.")
     if reproductions is not None:
-        raise UserError(f"{run} is a run directory, and has its own.", "Leave out --reproductions.")
+        raise UserError(
+            f"{run} is a run directory; its reproductions are inside it.", "Leave out --reproductions."
+        )
     verification = verify_run(resolve_run(run, runs_dir), head)
     _print_verification(verification, as_json)
     sys.exit(0 if verification.holds else 1)

@@ -108,9 +108,9 @@ def leaderboard_command(
 
 
 def _select_tasks(digests: Sequence[RunDigest], tasks: tuple[str, ...]) -> list[RunDigest]:
-    known = sorted({name for each in digests for name in (each.task, each.task_setting)})
-    if missing := [task for task in tasks if task not in known]:
-        raise UserError(f"There is no run of {missing[0]!r}.", f"There are runs of: {', '.join(known)}.")
+    task_names = sorted({name for each in digests for name in (each.task, each.task_setting)})
+    if missing := [task for task in tasks if task not in task_names]:
+        raise UserError(f"There is no run of {missing[0]!r}.", f"There are runs of: {', '.join(task_names)}.")
     return [each for each in digests if not tasks or {each.task, each.task_setting} & set(tasks)]
 
 

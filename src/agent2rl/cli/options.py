@@ -182,16 +182,16 @@ def resolve_run(name: str, runs: Path | None) -> RunPaths:
 
 
 def is_own_run(paths: RunPaths, runs: Path | None) -> bool:
-    """Return whether a run is in the user's runs directory. Others were made by anybody."""
+    """Return whether a run is in the user's runs directory. Anybody may have made the others."""
     return paths.root.is_relative_to((runs or read_settings().runs).resolve())
 
 
 def require_own_run(paths: RunPaths, runs: Path | None, task: str) -> None:
-    """Raise UserError for a run of somebody else, before its specification is obeyed."""
+    """Raise UserError for a run from other people, before anything in its specification is used."""
     if not is_own_run(paths, runs):
         raise UserError(
-            f"{paths.run_id} is not in your runs directory, and its spec.json says which code runs with your "
-            f"permissions, beginning with the task {task!r}.",
+            f"{paths.run_id} is not in your runs directory, and its spec.json can run code with your "
+            f"permissions, starting with the task {task!r}.",
             "If you trust whoever made it, or have read its spec.json: --runs-dir "
             f"{shlex.quote(str(paths.root.parent))}",
         )

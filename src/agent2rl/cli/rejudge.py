@@ -80,7 +80,7 @@ def rejudge_command(
     agent2rl rejudge RUN --rule paper --data-dir DIR
     """
     if judge is None and rule is None:
-        raise UserError("There is nothing to grade by.", "Name a judge (--judge) or a rule (--rule).")
+        raise UserError("Choose a judge or a rule.", "Pass --judge NAME or --rule NAME.")
     view = read_run(open_run(run, runs_dir))
     is_own = not is_bundle(run) and is_own_run(view.paths, runs_dir)
     if not is_own and task is None and view.spec.task not in registry.list_names("tasks"):

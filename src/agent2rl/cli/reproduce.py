@@ -34,10 +34,10 @@ from agent2rl.core.reproduction import Reproduction
 from agent2rl.record.crash_recovery import read_spec
 from agent2rl.record.paths import RunPaths
 from agent2rl.report.reproductions import build_reproduction_rows, format_step
-from agent2rl.run.foreign_runs import ForeignRun, NamedInputs, open_reproductions_folder
 from agent2rl.run.reproduction import reproduce_submission
 from agent2rl.run.reproduction_plan import ReproductionPlan, ReproductionRequest, plan_reproduction
 from agent2rl.run.settings import read_settings
+from agent2rl.run.third_party_runs import NamedInputs, ThirdPartyRun, open_reproductions_folder
 from agent2rl.system.unix import require_linux
 
 DIRECTORY = click.Path(path_type=Path, file_okay=False, exists=True)
@@ -108,8 +108,8 @@ def reproduce_command(
     not reproduced   with both scores
     cannot           with the reason, such as a file that was not recorded
 
-    A bundle is somebody else's. Nothing in it is followed that names code, files or addresses: the task must
-    be an installed one, and what else the run used is named with the options that say `for a bundle`. The
+    A bundle may come from anybody, so code, files and addresses that it names are not used. The task must be
+    an installed one, and you name whatever else the run used with the options that say `For a bundle`. The
     answer is written beside the bundle, where `verify` finds it.
 
     \b
@@ -125,15 +125,15 @@ def reproduce_command(
     request = ReproductionRequest(submission, budget, entry, sandbox)
     if is_bundle(run):
         _reproduce_bundle(Path(run), request, NamedInputs(**inputs), output, dry_run, as_json)
-    named = [name for name, value in {**inputs, "output": output}.items() if value is not None]
-    if named:
+    bundle_options = [name for name, value in {**inputs, "output": output}.items() if value is not None]
+    if bundle_options:
         raise UserError(
             f"{run} is not a bundle, so its own record counts.",
-            f"Leave out --{named[0].replace('_', '-')}.",
+            f"Leave out --{bundle_options[0].replace('_', '-')}.",
         )
     paths = resolve_run(run, runs_dir)
     require_own_run(paths, runs_dir, read_spec(paths).task)
-    reproduction = _reproduce(paths, request, dry_run, as_json)
+    reproduction = _reproduce_run(paths, request, dry_run, as_json)
     if paths.report_page.exists():
         write_run_report(paths)
     sys.exit(0 if reproduction.answer == "reproduced" else 1)
@@ -156,19 +156,23 @@ def _reproduce_bundle(
         )
     folder = output or find_reproductions_folder(file)
     with open_reproductions_folder(folder, bundle.paths) as target:
-        foreign_run = ForeignRun(target, inputs, bundle.unchecked, (file.absolute(), target.root))
-        reproduction = _reproduce(bundle.paths, replace(request, foreign_run=foreign_run), dry_run, as_json)
+        third_party_run = ThirdPartyRun(target, inputs, bundle.unchecked, (file.absolute(), target.root))
+        reproduction = _reproduce_run(
+            bundle.paths, replace(request, third_party_run=third_party_run), dry_run, as_json
+        )
     sys.exit(0 if reproduction.answer == "reproduced" else 1)
 
 
-def _reproduce(paths: RunPaths, request: ReproductionRequest, dry_run: bool, as_json: bool) -> Reproduction:
+def _reproduce_run(
+    paths: RunPaths, request: ReproductionRequest, dry_run: bool, as_json: bool
+) -> Reproduction:
     """Reproduce and print the answer; exit if there is none."""
     settings, stop = read_settings(), threading.Event()
     if dry_run:
         _print_plan(plan_reproduction(paths, request, settings), as_json)
         sys.exit()
     stop_on_signals(stop)
-    target = request.foreign_run.target if request.foreign_run else paths
+    target = request.third_party_run.target if request.third_party_run else paths
     with TerminalProgress(as_json, target.reproductions) as progress:
         reproduction = reproduce_submission(paths, request, settings, progress.handle_event, stop)
     if reproduction is None:

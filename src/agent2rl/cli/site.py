@@ -41,7 +41,7 @@ MOST_NAMED = 20
     type=click.Path(path_type=Path, file_okay=False),
     default="site",
     show_default=True,
-    help="The folder of the site. A site that is there is replaced; other files in it stay.",
+    help="The folder of the site. A site in it is replaced; other files are kept.",
 )
 @click.option("--title", default="Leaderboard", show_default=True, help="The title of the site.")
 @click.option(
@@ -91,8 +91,8 @@ def site_command(
     Exit code: 0, or with --require-verified 1 if a run cannot be read or is not verified.
     """
     results = read_references(references) if references else ()
-    found = _find_runs(runs or (runs_dir or read_settings().runs,))
-    collected = _collect_with_progress(found, jobs)
+    found_runs = _find_runs(runs or (runs_dir or read_settings().runs,))
+    collected = _collect_with_progress(found_runs, jobs)
     contents = build_contents(collected, title, models, results, include_contaminated)
     written = write_site(contents, output)
     faults = _list_faults(collected)
@@ -141,19 +141,19 @@ def _find_reproduction_beside(verification: BundleVerification, view: RunView) -
 
 
 def _find_runs(sources: Sequence[Path]) -> _FoundRuns:
-    found = _FoundRuns()
+    found_runs = _FoundRuns()
     for source in sources:
-        for place in _list_runs(source.absolute()):
-            if isinstance(place, RunPaths):
-                found.runs.append(FoundRun(place, source.name))
+        for path in _list_runs(source.absolute()):
+            if isinstance(path, RunPaths):
+                found_runs.runs.append(FoundRun(path, source.name))
             else:
-                _add_bundle(found, place, source.name)
-    if not found.runs and not found.refused:
+                _add_bundle(found_runs, path, source.name)
+    if not found_runs.runs and not found_runs.refused:
         raise UserError(
             f"There are no runs below {', '.join(map(str, sources))}.",
             "Pass run directories, bundles, or directories of them: agent2rl site RUNS -o DIR.",
         )
-    return found
+    return found_runs
 
 
 def _list_runs(source: Path) -> Iterator[RunPaths | Path]:
@@ -172,28 +172,28 @@ def _list_runs(source: Path) -> Iterator[RunPaths | Path]:
         yield from sorted(source.glob(f"*{SUFFIX}"))
 
 
-def _add_bundle(found: _FoundRuns, path: Path, source: str) -> None:
-    """Unpack a bundle until the command ends. One that is refused keeps no other run from the site."""
+def _add_bundle(found_runs: _FoundRuns, path: Path, source: str) -> None:
+    """Unpack a bundle until the command ends. A refused one does not affect the others."""
     try:
         bundle = unpack_bundle(str(path))
     except UserError as error:
-        found.refused.append(RefusedRun(path.name, error.message.replace(f"{path.parent}{os.sep}", "")))
+        found_runs.refused.append(RefusedRun(path.name, error.message.replace(f"{path.parent}{os.sep}", "")))
         return
-    found.runs.append(FoundRun(bundle.paths, source))
-    found.bundles[bundle.paths.root] = bundle
+    found_runs.runs.append(FoundRun(bundle.paths, source))
+    found_runs.bundles[bundle.paths.root] = bundle
 
 
-def _collect_with_progress(found: _FoundRuns, jobs: int | None) -> CollectedRuns:
+def _collect_with_progress(found_runs: _FoundRuns, jobs: int | None) -> CollectedRuns:
     columns = (TextColumn("verifying and analysing runs"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        bar = progress.add_task("", total=len(found.runs))
+        bar = progress.add_task("", total=len(found_runs.runs))
         collected = collect_runs(
-            found.runs,
-            partial(check_record, found.bundles),
+            found_runs.runs,
+            partial(check_record, found_runs.bundles),
             jobs,
             lambda done: progress.update(bar, completed=done),
         )
-    return replace(collected, refused=(*found.refused, *collected.refused))
+    return replace(collected, refused=(*found_runs.refused, *collected.refused))
 
 
 def _list_faults(collected: CollectedRuns) -> list[str]:

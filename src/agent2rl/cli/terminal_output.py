@@ -294,8 +294,8 @@ def print_audit(audit: Audit) -> None:
         for statement in flag.statements:
             console.print(Text(f"  {sanitize_one_line(statement)}"))
         for quote in flag.quotes:
-            place = f"  {quote.document}, line {quote.line}: {quote.text}"
-            console.print(Text(sanitize_one_line(place), "dim"))
+            cited_line = f"  {quote.document}, line {quote.line}: {quote.text}"
+            console.print(Text(sanitize_one_line(cited_line), "dim"))
 
 
 def sanitize_one_line(text: str) -> str:

@@ -51,7 +51,7 @@ def view_command(runs: Path | None, host: str, port: int, no_browser: bool, runs
         cache = folder / ".cache"  # deleted with the folder
     if not folder.is_dir():
         raise UserError(
-            f"There is no directory {folder}, nor is it a bundle.",
+            f"{folder} is neither a directory nor a bundle.",
             "Pass the runs directory: agent2rl view RUNS.",
         )
     token = "" if is_loopback(host) else secrets.token_urlsafe(24)

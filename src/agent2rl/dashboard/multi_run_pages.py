@@ -102,44 +102,44 @@ FILES = {".svg": "image/svg+xml", ".png": "image/png", ".csv": "text/csv"}
 
 def add_multi_run_routes(app: FastAPI, dashboard: Dashboard) -> None:
     @app.get("/")
-    def all_runs(request: Request) -> Response:
+    def runs_page(request: Request) -> Response:
         return render_response("runs.html.jinja", **_build_table(request, dashboard))
 
     @app.get("/table")
-    def table(request: Request) -> Response:
+    def run_table_fragment(request: Request) -> Response:
         return render_response("table.jinja", **_build_table(request, dashboard))
 
     @app.get("/compare")
-    def side_by_side(run_ids: Annotated[list[str] | None, Query(alias="run")] = None) -> Response:
+    def compare_page(run_ids: Annotated[list[str] | None, Query(alias="run")] = None) -> Response:
         names = list(dict.fromkeys(run_ids or ()))[:MOST_RUNS]
-        standings = [run_status.read_live_status(run_status.find_run(dashboard.runs, name)) for name in names]
-        if len(standings) < 2:
-            return render_response("compare_none.html.jinja", runs=standings)
+        statuses = [run_status.read_live_status(run_status.find_run(dashboard.runs, name)) for name in names]
+        if len(statuses) < 2:
+            return render_response("compare_none.html.jinja", runs=statuses)
         from agent2rl.dashboard.analysis import render_score_trajectories
 
         return render_response(
             "compare.html.jinja",
-            runs=standings,
-            differing=list_differing_settings(standings),
-            flips=compare_best_answers(standings[0], standings[1]),
-            figures=page_templates.inline_figures(render_score_trajectories(standings)),
+            runs=statuses,
+            differing=list_differing_settings(statuses),
+            flips=compare_best_answers(statuses[0], statuses[1]),
+            figures=page_templates.inline_figures(render_score_trajectories(statuses)),
             analysis=dashboard.get_training_curves(names),
             trainings_link=rendering.link("/compare/trainings", run=names),
         )
 
     @app.get("/compare/trainings")
-    def trainings(run_ids: Annotated[list[str] | None, Query(alias="run")] = None) -> Response:
+    def training_curves_fragment(run_ids: Annotated[list[str] | None, Query(alias="run")] = None) -> Response:
         names = list(dict.fromkeys(run_ids or ()))[:MOST_RUNS]
         return render_response("analysis.jinja", analysis=dashboard.get_training_curves(names))
 
     @app.get("/leaderboard")
-    def leaderboard(request: Request, protocol: ScoringProtocol = "default") -> Response:
+    def leaderboard_page(request: Request, protocol: ScoringProtocol = "default") -> Response:
         return render_response(
             "leaderboard_live.html.jinja", **_build_leaderboard(request, dashboard, protocol)
         )
 
     @app.get("/leaderboard/analysis")
-    def leaderboard_analysis(request: Request, protocol: ScoringProtocol = "default") -> Response:
+    def leaderboard_analysis_fragment(request: Request, protocol: ScoringProtocol = "default") -> Response:
         return render_response("analysis.jinja", **_build_leaderboard(request, dashboard, protocol))
 
     @app.get("/leaderboard/files/{stamp}/{rest:path}")
@@ -152,11 +152,11 @@ def add_multi_run_routes(app: FastAPI, dashboard: Dashboard) -> None:
         return FileResponse(path, media_type=FILES[path.suffix])
 
     @app.get("/events")
-    async def events(request: Request) -> Response:
+    async def all_events(request: Request) -> Response:
         return state.stream_changes(dashboard.all_runs, request)
 
     @app.get("/static/{name}")
-    def static(name: str) -> Response:
+    def static_file(name: str) -> Response:
         if name == "style.css":
             return Response(rendering.read_style(), media_type="text/css")
         if name in SCRIPTS:

@@ -25,12 +25,12 @@ def render_template(template: str, **values: Any) -> str:
 
 
 def render_response(
-    template: str, standing: LiveRunStatus | None = None, status: int = 200, **values: Any
+    template: str, live: LiveRunStatus | None = None, status: int = 200, **values: Any
 ) -> HTMLResponse:
     """Render a page. Pages of a run also get its view and its URL."""
-    if standing:
-        view = standing.view
-        values |= {"standing": standing, "view": view, "address": f"/runs/{quote(view.paths.run_id)}"}
+    if live:
+        view = live.view
+        values |= {"live": live, "view": view, "address": f"/runs/{quote(view.paths.run_id)}"}
     return HTMLResponse(render_template(template, status=status, **values), status)
 
 

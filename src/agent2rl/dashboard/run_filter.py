@@ -34,16 +34,16 @@ class RunFilter:
             limit,
         )
 
-    def of(self, column: str) -> list[str]:
+    def get_values(self, column: str) -> list[str]:
         return [value for name, value in self.filters if name == column]
 
     @property
-    def narrowed(self) -> bool:
+    def is_filtered(self) -> bool:
         return bool(self.filters or self.words or self.since or self.until)
 
-    def address(self, path: str = "/") -> str:
+    def to_url(self, path: str = "/") -> str:
         order = {} if self.sort == "started" and self.descending else {"sort": self.sort}
-        way = {} if self.descending else {"order": "up"}
+        direction = {} if self.descending else {"order": "up"}
         page = {"page": str(self.page)} if self.page > 1 else {}
         return link(
             path,
@@ -52,19 +52,19 @@ class RunFilter:
             since=self.since,
             until=self.until,
             **order,
-            **way,
+            **direction,
             **page,
         )
 
-    def sorted_by(self, column: str) -> str:
+    def sort_url(self, column: str) -> str:
         """Return the URL of the same runs sorted by this column, or reversed if they already are."""
-        turned = (
+        descending = (
             not self.descending if self.sort == column else column in ("started", "score", "gain", "seconds")
         )
-        return replace(self, sort=column, descending=turned, page=1).address()
+        return replace(self, sort=column, descending=descending, page=1).to_url()
 
-    def turned_to(self, page: int) -> str:
-        return replace(self, page=page).address()
+    def page_url(self, page: int) -> str:
+        return replace(self, page=page).to_url()
 
 
 def parse_filter(query: Iterable[tuple[str, str]]) -> RunFilter:

@@ -214,7 +214,7 @@ class RunIndex:
         text = f"SELECT run_id FROM runs {where} ORDER BY {order} IS NULL, {order} {direction}, run_id DESC"
         if query.limit is not None:
             text += f" LIMIT {int(query.limit)} OFFSET {int(query.offset)}"
-        with closing(self._connect()) as base:
+        with closing(self._open_database()) as base:
             names = base.execute(text, values).fetchall()
             texts = [
                 base.execute("SELECT row FROM texts WHERE run_id = ?", name).fetchone() for name in names
@@ -226,7 +226,7 @@ class RunIndex:
         """Return a hash that differs whenever a matching run has changed."""
         where, values = query.build_where_clause()
         digest = hashlib.sha256("\n".join(options).encode())
-        with closing(self._connect()) as base:
+        with closing(self._open_database()) as base:
             text = f"SELECT run_id, stamp, analysed FROM runs {where} ORDER BY run_id"
             for row in base.execute(text, values):
                 digest.update("\n".join(map(str, row)).encode())
@@ -238,7 +238,7 @@ class RunIndex:
         if version == self.version:
             return values
         version = self.version
-        with closing(self._connect()) as base:
+        with closing(self._open_database()) as base:
             values = {
                 name: [
                     (str(int(value)) if name == "level" else str(value), count)
@@ -256,13 +256,13 @@ class RunIndex:
 
     def list_lacking_digests(self) -> list[tuple[str, str]]:
         """Return name and stamp of runs that are over and have no digest yet, the newest first."""
-        with closing(self._connect()) as base:
+        with closing(self._open_database()) as base:
             text = "SELECT run_id, stamp FROM runs WHERE NOT analysed AND state != 'running' "
             return list(base.execute(text + "ORDER BY started DESC"))
 
     def store_digest(self, name: str, stamp: str, digest: str) -> None:
         """Store the digest of a run unless the run has changed meanwhile."""
-        with closing(self._connect()) as base:
+        with closing(self._open_database()) as base:
             text = "UPDATE runs SET analysed = 1 WHERE run_id = ? AND stamp = ?"
             if base.execute(text, (name, stamp)).rowcount:
                 (text,) = base.execute("SELECT row FROM texts WHERE run_id = ?", (name,)).fetchone()
@@ -280,7 +280,7 @@ class RunIndex:
     def _ensure_tables(self) -> None:
         """Create the tables if needed; a damaged file is rebuilt."""
         try:
-            with closing(self._connect()) as base:
+            with closing(self._open_database()) as base:
                 base.executescript(_render_schema())
                 base.execute(f"SELECT {', '.join(_list_columns())} FROM runs LIMIT 1")
         except sqlite3.OperationalError as error:
@@ -295,21 +295,21 @@ class RunIndex:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         for end in ("", "-wal", "-shm"):
             Path(f"{self.path}{end}").unlink(missing_ok=True)
-        with closing(self._connect()) as base:
+        with closing(self._open_database()) as base:
             base.executescript(_render_schema())
 
     def refresh(self) -> None:
         """Update the index from the run directories."""
         stamps = dict(read_stamps(self.runs))
-        with closing(self._connect()) as base:
-            known = dict(base.execute("SELECT run_id, stamp FROM runs"))
-            if gone := known.keys() - stamps.keys():
+        with closing(self._open_database()) as base:
+            stamps_in_index = dict(base.execute("SELECT run_id, stamp FROM runs"))
+            if gone := stamps_in_index.keys() - stamps.keys():
                 _delete_runs(base, gone)
                 base.commit()
-            seen = known | self._refused
-            changed = [name for name, stamp in stamps.items() if seen.get(name) != stamp.text]
+            handled = stamps_in_index | self._refused
+            changed = [name for name, stamp in stamps.items() if handled.get(name) != stamp.text]
             changed.sort(reverse=True)  # the newest first: they are what readers look at
-            self.waiting = sum(name not in known for name in changed)
+            self.waiting = sum(name not in stamps_in_index for name in changed)
             for first in range(0, len(changed), BATCH):
                 self._store_runs(base, {name: stamps[name] for name in changed[first : first + BATCH]})
                 if self._end.is_set():
@@ -334,8 +334,8 @@ class RunIndex:
             self.unreadable.pop(name, None)
             self._refused.pop(name, None)
             values = [getattr(row, column) for column in _list_stored_columns()]
-            known = (name, stamp.text, digest is not None, *values)
-            base.execute(f"INSERT OR REPLACE INTO runs VALUES ({marks})", known)
+            row_values = (name, stamp.text, digest is not None, *values)
+            base.execute(f"INSERT OR REPLACE INTO runs VALUES ({marks})", row_values)
             base.execute(
                 "INSERT OR REPLACE INTO texts VALUES (?, ?, ?)", (name, row.model_dump_json(), digest)
             )
@@ -383,7 +383,7 @@ class RunIndex:
             self.gone = gone
             self.version += 1
 
-    def _connect(self) -> sqlite3.Connection:
+    def _open_database(self) -> sqlite3.Connection:
         base = sqlite3.connect(self.path, timeout=30)
         base.execute("PRAGMA journal_mode=WAL")
         base.execute("PRAGMA synchronous=OFF")  # the index can be rebuilt
@@ -392,10 +392,8 @@ class RunIndex:
 
 def _delete_runs(base: sqlite3.Connection, names: Iterable[str]) -> None:
     for table in ("runs", "texts"):
-        known = [
-            (name,) for name in names if name.isascii()
-        ]  # SQLite stores no names that are not valid text
-        base.executemany(f"DELETE FROM {table} WHERE run_id = ?", known)
+        keys = [(name,) for name in names if name.isascii()]  # SQLite stores no names that are not valid text
+        base.executemany(f"DELETE FROM {table} WHERE run_id = ?", keys)
 
 
 def _list_stored_columns() -> Sequence[str]:

@@ -53,32 +53,34 @@ COOKIE = "agent2rl-token"
 
 def add_guards(app: FastAPI, token: str) -> None:
     @app.middleware("http")
-    async def guard(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
+    async def check_and_add_headers(
+        request: Request, call_next: Callable[[Request], Awaitable[Response]]
+    ) -> Response:
         response = _check_access(request, token) or await call_next(request)
         response.headers.update(HEADERS)
         return response
 
     @app.exception_handler(UserError)
-    async def not_there(_: Request, error: UserError) -> Response:
+    async def handle_user_error(_: Request, error: UserError) -> Response:
         return _render_fault(str(error), 404)
 
     @app.exception_handler(Agent2RLError)
-    async def broken(_: Request, error: Agent2RLError) -> Response:
+    async def handle_internal_error(_: Request, error: Agent2RLError) -> Response:
         return _render_fault(str(error), 500)
 
     @app.exception_handler(sqlite3.Error)
-    async def no_index(_: Request, __: Exception) -> Response:
+    async def handle_index_error(_: Request, __: Exception) -> Response:
         return _render_fault("The run index is being rebuilt. Try again in a moment.", 503)
 
     for kind in (OSError, ValueError, ArithmeticError, RecursionError):
         app.add_exception_handler(kind, _handle_damaged_record)
 
     @app.exception_handler(404)
-    async def no_page(_: Request, __: Exception) -> Response:
+    async def handle_unknown_page(_: Request, __: Exception) -> Response:
         return _render_fault("This page does not exist.", 404)
 
     @app.exception_handler(422)
-    async def not_asked(_: Request, __: Exception) -> Response:
+    async def handle_invalid_parameter(_: Request, __: Exception) -> Response:
         return _render_fault("Invalid value in the URL.", 422)
 
 

@@ -254,69 +254,69 @@ def add_single_run_routes(app: FastAPI, dashboard: Dashboard) -> None:
         return run_status.read_live_status(run_status.find_run(dashboard.runs, name))
 
     @app.get("/runs/{name}")
-    def overview(name: str) -> Response:
+    def overview_page(name: str) -> Response:
         return render_response(
             "run.html.jinja", read_status(name), tab="overview", analysis=dashboard.get_analysis(name)
         )
 
     @app.get("/runs/{name}/now")
-    def now(name: str) -> Response:
+    def status_fragment(name: str) -> Response:
         return render_response("now.jinja", read_status(name))
 
     @app.get("/runs/{name}/analysis")
-    def overview_analysis(name: str) -> Response:
+    def overview_analysis_fragment(name: str) -> Response:
         return render_response("analysis.jinja", analysis=dashboard.get_analysis(name))
 
     @app.get("/runs/{name}/timeline")
-    def timeline(name: str, since: Moment = 0.0, until: Moment = 0.0) -> Response:
+    def timeline_page(name: str, since: Moment = 0.0, until: Moment = 0.0) -> Response:
         window = dashboard.get_time_window(name, since, until)
         return render_response(
             "timeline.html.jinja", read_status(name), tab="timeline", analysis=window, at=(since, until)
         )
 
     @app.get("/runs/{name}/timeline/analysis")
-    def timeline_analysis(name: str, since: Moment = 0.0, until: Moment = 0.0) -> Response:
+    def timeline_analysis_fragment(name: str, since: Moment = 0.0, until: Moment = 0.0) -> Response:
         return render_response("analysis.jinja", analysis=dashboard.get_time_window(name, since, until))
 
     @app.get("/runs/{name}/code")
-    def its_code(name: str, at: int | None = None, since: int | None = None, file: str = "") -> Response:
-        standing = read_status(name)
-        code_view = read_code_view(standing.view.paths, at, since, file)
-        return render_response("code.html.jinja", standing, tab="code", code=code_view)
+    def code_page(name: str, at: int | None = None, since: int | None = None, file: str = "") -> Response:
+        status = read_status(name)
+        code_view = read_code_view(status.view.paths, at, since, file)
+        return render_response("code.html.jinja", status, tab="code", code=code_view)
 
     @app.get("/runs/{name}/examples")
-    def its_examples(
+    def examples_page(
         name: str, submission: int | None = None, split: Split = "heldout", show: str = "all", page: int = 1
     ) -> Response:
-        standing = read_status(name)
-        listing = read_examples_view(standing, submission, split, show, page)
-        return render_response("examples.html.jinja", standing, tab="examples", listing=listing)
+        status = read_status(name)
+        listing = read_examples_view(status, submission, split, show, page)
+        return render_response("examples.html.jinja", status, tab="examples", listing=listing)
 
     @app.get("/runs/{name}/examples/{example:path}")
-    def its_example(
+    def example_page(
         name: str, example: str, submission: int = 0, split: Split = "heldout", step: int | None = None
     ) -> Response:
-        standing = read_status(name)
-        detail = read_example_view(standing, submission, split, example, step)
-        return render_response("example.html.jinja", standing, tab="examples", detail=detail)
+        status = read_status(name)
+        detail = read_example_view(status, submission, split, example, step)
+        return render_response("example.html.jinja", status, tab="examples", detail=detail)
 
     @app.get("/runs/{name}/transcript")
-    def its_transcript(name: str, page: int = 1) -> Response:
-        standing = read_status(name)
-        transcript = read_transcript(standing.view.paths)
+    def transcript_page(name: str, page: int = 1) -> Response:
+        status = read_status(name)
+        transcript = read_transcript(status.view.paths)
         part = slice_page(transcript.steps if transcript else (), page, STEPS)
         return render_response(
-            "transcript.html.jinja", standing, tab="transcript", transcript=transcript, part=part
+            "transcript.html.jinja", status, tab="transcript", transcript=transcript, part=part
         )
 
     @app.get("/runs/{name}/log")
-    def its_log(name: str) -> Response:
-        standing = read_status(name)
-        text = run_status.read_file_tail(standing.view.paths.agent_log, LOG_BYTES)
+    def log_page(name: str) -> Response:
+        status = read_status(name)
+        text = run_status.read_file_tail(status.view.paths.agent_log, LOG_BYTES)
         return render_response(
-            "log.html.jinja", standing, tab="log", text=text, whole=len(text) < LOG_BYTES // 2
+            "log.html.jinja", status, tab="log", text=text, whole=len(text) < LOG_BYTES // 2
         )
 
     @app.get("/runs/{name}/events")
-    async def its_events(name: str, request: Request) -> Response:
+    async def run_events(name: str, request: Request) -> Response:
         return state.stream_changes(dashboard.watch_run(name), request)

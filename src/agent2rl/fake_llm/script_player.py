@@ -200,7 +200,7 @@ class ScriptPlayer:
 
     def _begin_conversation(self, request: LlmRequest) -> ScriptedConversation:
         if request.after:
-            raise ScriptFault(f"There is no answer {request.after!r} to go on from.")
+            raise ScriptFault(f"Unknown previous answer {request.after!r}.")
         conversation = ScriptedConversation(len(self._conversations) + 1, request)
         if self._conversations and self._script.sessions == "joined":
             last = self._conversations[-1]
@@ -270,7 +270,7 @@ class ScriptPlayer:
         while at is not None and at < len(self._script.step):
             step = self._script.step[at]
             if at in passed:
-                raise ScriptFault(f"The script goes round at step {at + 1} without an answer.")
+                raise ScriptFault(f"Endless loop at step {at + 1}: no step on the way answers.")
             passed.add(at)
             if step.when and not _match_patterns(conversation, step.when, request):
                 at = self._script.find_step(step.otherwise) if step.otherwise else at + 1

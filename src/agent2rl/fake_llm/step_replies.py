@@ -238,19 +238,19 @@ def build_reply(
     step: ScriptStep,
     name: str,
     wire: Wire,
-    manner: AgentTools | None,
+    tools: AgentTools | None,
     captured: Mapping[str, str],
     tokens: TokenCounts,
 ) -> LlmReply:
     """Build the reply of a step; `name` is its id."""
     text = _fill_slots(step.say or step.end or "", captured)
     think = _fill_slots(step.think or "", captured)
-    if manner and manner.fence:
-        return LlmReply(name, _render_fenced(step, text, manner.fence, captured), think, tokens=tokens)
-    calls = [_resolve_call(call, manner, captured) for call in step.asks]
-    if step.end and manner and (ending := manner.build_end_call(text)):
+    if tools and tools.fence:
+        return LlmReply(name, _render_fenced(step, text, tools.fence, captured), think, tokens=tokens)
+    calls = [_resolve_call(call, tools, captured) for call in step.asks]
+    if step.end and tools and (ending := tools.build_end_call(text)):
         calls.append(ending)
-    shell = manner.shell if manner else None
+    shell = tools.shell if tools else None
     kinds = {shell.name: shell.kind} if shell else {}
     return LlmReply(name, text, think, _number_calls(calls, name, wire, kinds), tokens)
 
@@ -277,13 +277,13 @@ def build_provider_error(fail: ScriptedFailure) -> ProviderError:
 
 
 def _resolve_call(
-    call: ScriptCall, manner: AgentTools | None, captured: Mapping[str, str]
+    call: ScriptCall, tools: AgentTools | None, captured: Mapping[str, str]
 ) -> tuple[str, JsonValue]:
     if call.tool:
         return call.tool, _fill_nested_slots(call.arguments, captured)
-    if manner is None:
+    if tools is None:
         raise ScriptFault("The script runs a shell command, and the request offers no tool for that.")
-    return manner.build_shell_call(_build_command(call, captured), call.timeout)
+    return tools.build_shell_call(_build_command(call, captured), call.timeout)
 
 
 def _build_command(call: ScriptCall, captured: Mapping[str, str]) -> str:

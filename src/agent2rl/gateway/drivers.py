@@ -14,7 +14,6 @@ from urllib.parse import SplitResult, urlsplit
 from agent2rl.core.errors import UserError
 from agent2rl.core.llm import Wire
 
-WIRES: tuple[Wire, ...] = ("anthropic", "openai-responses", "openai-chat", "gemini")
 WIRE_NAMES: Mapping[Wire, str] = {
     "anthropic": "Anthropic Messages",
     "openai-responses": "OpenAI Responses",

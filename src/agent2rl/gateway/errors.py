@@ -62,7 +62,7 @@ def render_error_body(wire: Wire, status: int, message: str) -> bytes:
     return json.dumps(body).encode()
 
 
-def render_model_list(wire: Wire, names: Sequence[str], one: bool) -> bytes:
+def render_model_list(wire: Wire, names: Sequence[str], is_single: bool) -> bytes:
     """Return the body with the list of the run's models, or with one of them.
 
     One form serves OpenAI and Anthropic clients, which use the same path.
@@ -92,4 +92,4 @@ def render_model_list(wire: Wire, names: Sequence[str], one: bool) -> bytes:
         ]
         edges = {"first_id": names[0], "last_id": names[-1], "has_more": False}
         listed = {"object": "list", "data": entries, **edges}
-    return json.dumps(entries[0] if one else listed).encode()
+    return json.dumps(entries[0] if is_single else listed).encode()

@@ -223,7 +223,7 @@ class Gateway:
             send,
             200,
             JSON_HEADERS,
-            errors.render_model_list(in_flight.tongue, names, one=route.model is not None),
+            errors.render_model_list(in_flight.tongue, names, is_single=route.model is not None),
         )
 
     async def _read_request(

@@ -223,9 +223,9 @@ USAGE_PARSERS = {
 }
 
 
-def _take_maximum(one: TokenCounts, other: TokenCounts) -> TokenCounts:
+def _take_maximum(first: TokenCounts, second: TokenCounts) -> TokenCounts:
     """Return the maximum of each count: counts only grow, but later reports may omit some or say 0."""
-    mine, theirs = one.model_dump(), other.model_dump()
+    mine, theirs = first.model_dump(), second.model_dump()
     return TokenCounts(**{name: max(mine[name], theirs[name]) for name in mine})
 
 

@@ -102,7 +102,7 @@ def export_harbor_task(
         values = _describe_task(task, grading, volume)
         (draft / TASK_FILE).write_text(_render_task_file(task, options, grading), encoding="utf-8")
         for name in ("instruction.md", "README.md"):
-            (draft / name).write_text(_render(name, values), encoding="utf-8")
+            (draft / name).write_text(_render_file(name, values), encoding="utf-8")
     return ExportedTask(assets.base.directory, volume)
 
 
@@ -180,7 +180,7 @@ def _write_verifier_side(
     if grading.is_folder:
         _copy_user_folder(Path(options.task.partition(":")[2]), folder / "task")
     script = folder / "test.sh"
-    script.write_text(_render("test.sh", {}), encoding="utf-8")
+    script.write_text(_render_file("test.sh", {}), encoding="utf-8")
     script.chmod(0o755)
 
 
@@ -195,14 +195,14 @@ def _write_image(folder: Path, template: str, requirements: str, volume: str, *,
     copy_package(folder / "package", with_tasks)
     (folder / "requirements.txt").write_text(requirements, encoding="utf-8")
     values = {"image": PYTHON_IMAGE, "model": MODEL_PATH, "workspace": WORKSPACE, "volume": volume}
-    (folder / "Dockerfile").write_text(_render(template, values), encoding="utf-8")
-    (folder / "docker-compose.yaml").write_text(_render("docker-compose.yaml", values), encoding="utf-8")
+    (folder / "Dockerfile").write_text(_render_file(template, values), encoding="utf-8")
+    (folder / "docker-compose.yaml").write_text(_render_file("docker-compose.yaml", values), encoding="utf-8")
 
 
 def _write_solution(folder: Path) -> None:
     """Write what Harbor's oracle agent runs: it shows that the task works from end to end."""
     folder.mkdir()
-    text = _render("solve.sh", {"solution": SOLUTION, "model": MODEL_PATH, "submission": SUBMISSION})
+    text = _render_file("solve.sh", {"solution": SOLUTION, "model": MODEL_PATH, "submission": SUBMISSION})
     (folder / "solve.sh").write_text(text, encoding="utf-8")
     (folder / "solve.sh").chmod(0o755)
 
@@ -262,7 +262,7 @@ def _describe_task(task: Task, grading: HarborGrading, volume: str) -> dict[str,
     }
 
 
-def _render(name: str, values: Mapping[str, str]) -> str:
+def _render_file(name: str, values: Mapping[str, str]) -> str:
     template = files("agent2rl.interop").joinpath("harbor_files", name).read_text(encoding="utf-8")
     return Template(template).substitute(values)
 

@@ -51,9 +51,9 @@ class HarborGrading(Record):
 
 
 def read_grading(folder: Path) -> HarborGrading:
-    """Read the grading of an exported task; raise UserError if the folder is no such task."""
+    """Read the grading of an exported task; raise UserError if the folder is not one."""
     if not (folder / TASK_FILE).is_file():
-        raise UserError(f"{folder} is no Harbor task: it has no {TASK_FILE}.", "Name the task's folder.")
+        raise UserError(f"{folder} is not a Harbor task: it has no {TASK_FILE}.", "Name the task's folder.")
     try:
         config = tomllib.loads((folder / TASK_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -62,7 +62,7 @@ def _require_model(grading: HarborGrading, model: Path) -> None:
         raise MachineError(f"There is no base model at {model}.", "Fill the volume: README.md says how.")
     if compute_manifest(model).sha256 != grading.model_sha256:
         raise MachineError(
-            f"The model at {model} is not {grading.model} as the task was exported with.",
+            f"The model at {model} is not {grading.model}, with which the task was exported.",
             "Fill the volume with the files that README.md names.",
         )
 

@@ -40,7 +40,7 @@ def export_verifiers_package(
         _write_package(package, task, data_dir, settings, tell)
         values = {"name": name, "package": package.name, "task": task.id, "version": __version__}
         for source, path in (("pyproject.toml", draft), ("README.md", draft), ("__init__.py", package)):
-            (path / source).write_text(_render(f"{source}.txt", values), encoding="utf-8")
+            (path / source).write_text(_render_file(f"{source}.txt", values), encoding="utf-8")
     return name
 
 
@@ -62,6 +62,6 @@ def _write_package(
     (package / EVAL).write_text(task.evaluator.program(), encoding="utf-8")
 
 
-def _render(name: str, values: dict[str, str]) -> str:
+def _render_file(name: str, values: dict[str, str]) -> str:
     template = files("agent2rl.interop").joinpath("verifiers_files", name).read_text(encoding="utf-8")
     return Template(template).substitute(values)

@@ -87,7 +87,7 @@ class HumanGame:
                 if not isinstance(expert, RedirectableExpert):
                     raise UserError(
                         "This expert cannot continue after another player's actions.",
-                        f"Where you said {turn.action!r}, it said {advice!r}. Play again to follow it.",
+                        f"You said {turn.action!r}, it would have said {advice!r}. Play again to follow it.",
                     )
                 expert.instead(turn.action)
             advice = expert.act(turn.step.observation)

@@ -84,8 +84,8 @@ class OpenGames:
     def close(self) -> None:
         self._close_oldest(0)
 
-    def _close_oldest(self, kept: int) -> None:
-        while len(self._tables) > kept:
+    def _close_oldest(self, most_kept: int) -> None:
+        while len(self._tables) > most_kept:
             _, table = self._tables.popitem(last=False)
             with table.lock:
                 table.game.close()
@@ -104,34 +104,34 @@ class RewardTerm:
     """One part of the reward: the request, and how much of it the purchase fulfils."""
 
     name: str
-    wanted: str
+    requested: str
     got: str
 
 
-def describe_visit(store: WebshopEnvironment) -> dict[str, Any]:
+def describe_episode(store: WebshopEnvironment) -> dict[str, Any]:
     """Return the variables of `shop.html`. The environment must have been reset."""
-    visit = store.visit
-    if visit is None:
+    episode = store.visit
+    if episode is None:
         raise RuntimeError("Call reset() before showing an episode.")
-    there = {*visit.available.clickables}
+    clickable = {*episode.available.clickables}
     buttons = {
-        name: [label for label in labels if label.lower() in there]
+        name: [label for label in labels if label.lower() in clickable]
         for name, labels in (("back", (BACK, PREVIOUS, NEXT)), ("more", SUB_PAGES), ("buy", (BUY,)))
     }
     return {
-        "visit": visit,
-        "seen": visit.seen,
+        "episode": episode,
+        "seen": episode.seen,
         "buttons": buttons,
         "click": lambda name: click(name.lower()),
         "tile": lambda asin: sum(map(ord, asin)) % TILES,
-        "terms": _list_reward_terms(visit, visit.score) if visit.score else [],
-        "sum": _format_reward_sum(visit.goal, visit.score) if visit.score else "",
+        "terms": _list_reward_terms(episode, episode.score) if episode.score else [],
+        "sum": _format_reward_sum(episode.goal, episode.score) if episode.score else "",
     }
 
 
-def _list_reward_terms(visit: WebshopEpisode, score: PurchaseScore) -> list[RewardTerm]:
-    goal, bought = visit.goal, visit.seen.product
-    paid = f"${visit.shop.prices[bought.asin]:.2f}" if bought else ""
+def _list_reward_terms(episode: WebshopEpisode, score: PurchaseScore) -> list[RewardTerm]:
+    goal, bought = episode.goal, episode.seen.product
+    paid = f"${episode.shop.prices[bought.asin]:.2f}" if bought else ""
     options = [f"{name}: {value}" if name else value for name, value in goal.options]
     attributes = ", ".join(goal.attributes)
     bound = f"at most ${goal.price_upper:.2f}" if goal.price_upper < UNBOUNDED else "any"
@@ -162,13 +162,13 @@ TEMPLATES = Environment(
     lstrip_blocks=True,
 )
 Draw = Callable[[Any], dict[str, Any]]
-PAGE_TEMPLATES: dict[type, tuple[str, Draw]] = {WebshopEnvironment: ("shop.html", describe_visit)}
+PAGE_TEMPLATES: dict[type, tuple[str, Draw]] = {WebshopEnvironment: ("shop.html", describe_episode)}
 """Environments with their own page: the template, and the function that returns its variables."""
 
 
 def has_pages(world: World) -> bool:
-    with closing(world.environment()) as place:
-        return type(place) in PAGE_TEMPLATES
+    with closing(world.environment()) as environment:
+        return type(environment) in PAGE_TEMPLATES
 
 
 def render_game(game: HumanGame, name: str, turn: int, title: str, hint: str, note: str) -> str:
@@ -351,7 +351,7 @@ LEAVE_SECONDS = 2
 def serve_games(world: World, title: str, number: int, port: int, announce: Callable[[str], None]) -> None:
     """Serve games. Port 0 is any free port; `announce` gets the address of the first game."""
     games = OpenGames(world)
-    with closing(games), closing(open_listening_socket(port)) as line:
+    with closing(games), closing(open_listening_socket(port)) as listener:
         config = uvicorn.Config(
             make_application(games, title),
             loop="asyncio",  # not what happens to be installed
@@ -360,9 +360,9 @@ def serve_games(world: World, title: str, number: int, port: int, announce: Call
             log_level="error",
             timeout_graceful_shutdown=LEAVE_SECONDS,
         )
-        announce(f"http://{LOOPBACK}:{line.getsockname()[1]}/play/{games.open(number)}")
+        announce(f"http://{LOOPBACK}:{listener.getsockname()[1]}/play/{games.open(number)}")
         with suppress(KeyboardInterrupt):
-            uvicorn.Server(config).run(sockets=[line])
+            uvicorn.Server(config).run(sockets=[listener])
 
 
 def open_browser(address: str) -> None:

@@ -9,9 +9,9 @@
   logs/<experiment>.log       what the command of its run said on stderr; .json: its result
   jobs/                       what a cluster's scheduler is given, and what it gives back
 <runs>/<run_id>/              0700, the harness's
-  spec.json                   what was asked for
+  spec.json                   the specification: what was requested
   lock                        held while a harness works on the run, with the time it was last alive
-  ledger.jsonl                hash-chained: each decision, before the agent hears of it
+  ledger.jsonl                hash-chained: each decision, written before the agent sees it
   ledger.head                 index and hash of the last ledger record
   events.jsonl                the timeline, for people and plots
   usage.jsonl                 each request to the driver LLM: time, tokens, cost, how it ended
@@ -19,22 +19,22 @@
   revisions/                  a bare git repository: the agent's code at each change and each submission
   agent.log                   what the agent printed
   transcript.json             the same in one form for all agents: what it said and did, by its own account
-  claims.json                 what the agent says of its attempts
+  claims.json                 the agent's own notes on its attempts
   baseline/<split>.jsonl      the untouched model's answers, one example a line
   submissions/<n>/
     model/                    the frozen copy; `--keep` says which stay, by default that of the best
     manifest.json             sha256 of each of its files
     submission.json           verdict, score, interval, message
-    lineage.json              whose weights these are, tensor by tensor
+    lineage.json              where the weights come from, tensor by tensor
     <split>.jsonl             the model's answers, one example a line
     grading.log               what the grading child printed
   also/<n>/<model>/           the n-th task of `--also`: answers and log of the `baseline`, and of the `best`
   ablations/<key>/            base weights under a submission's chat format and tokens: answers, log
-  contamination.json          evaluation data in what the agent left: passages, and what was not read
+  contamination.json          evaluation data found in the agent's files: passages, and what was not read
   contamination.log           what the child that looked for it printed
   report/                     made from all of this, and nothing else
-    digest.json               of it, what statistics over many runs need
-    trainings.json            of it, what figures of several runs show of the training curves
+    digest.json               the part that statistics over many runs need
+    trainings.json            training curves for figures of several runs
     report.html.signature.json  by this user's key: the dashboard shows the page without making it again
     summary.jsonl             of it, one line an attempt in the published schema
   files.json                  sha256 of every file that was final when the run was closed
@@ -43,7 +43,7 @@
   reproductions/<run_id>/     a run of the recorded code alone, without an agent: `agent2rl reproduce`
   result.json                 written last; result.pending.json until the ledger has its hash
   scratch/                    HOME and /tmp of the sandboxes, gone after the run
-  workspace/                  the agent's: the only part it sees
+  workspace/                  the agent's files: the only part that it sees
 
 `files.json` leaves out what is pinned in another way: the ledger and its head by the chain, the result by the
 record `closed`, kept copies of submissions (which may be gigabytes) by their manifests. What is added after

@@ -91,16 +91,16 @@ def pip_install(what: str, requirements: tuple[str, ...], python: Path | None = 
         )
     if "No matching distribution" in said:
         raise UserError(
-            f"PyPI has no {what} for this Python and machine, or not all that it needs: "
+            f"PyPI has no {what} for this Python and machine, or not all its dependencies: "
             f"{find_error_line(said, 'No matching')}",
             "Indexes that mirror others may lag behind; name another in PIP_INDEX_URL.",
         )
     raise MachineError(f"pip could not install {what}: {find_error_line(said, 'ERROR', 'error')}")
 
 
-def find_error_line(said: str, *marks: str) -> str:
+def find_error_line(output: str, *marks: str) -> str:
     """Return the last line with one of the marks, or else the last line."""
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
     marked = [line for line in lines if any(mark in line for mark in marks)]
     return (marked or lines or ["there was no output"])[-1][-400:]
 
@@ -274,7 +274,7 @@ def _run_npm_install(
         )
     if "ETARGET" in said or "E404" in said:
         raise UserError(
-            f"npm's registry has no {what}, or not all that it needs: "
+            f"npm's registry has no {what}, or not all its dependencies: "
             f"{find_error_line(said, 'notarget', '404')}",
             "Registries that mirror others may lag behind; name another in NPM_CONFIG_REGISTRY.",
         )

@@ -152,20 +152,20 @@ def _find_interpreter(prefix: Path) -> Path:
     if program.is_symlink() and not program.exists():
         raise UserError(
             f"The interpreter of {prefix} is gone: bin/python leads to {os.path.realpath(program)}.",
-            "Make the environment again with a Python that exists.",
+            "Recreate the environment with a Python that exists.",
         )
     if not program.is_file():
         raise UserError(f"{prefix} has no interpreter bin/python.", EXPECTED)
     machine, own = _read_machine(program), _read_machine(Path(sys.executable))
     if machine is None:
         raise UserError(
-            f"{program} is not a program of this system.", "Make the environment again on this machine."
+            f"{program} is not a program of this system.", "Recreate the environment on this machine."
         )
     if machine != own:
         raise UserError(
             f"{program} is for another architecture ({_name_machine(machine)}, this machine has "
             f"{_name_machine(own)}).",
-            "Make the environment again on this machine.",
+            "Recreate the environment on this machine.",
         )
     return program
 
@@ -394,5 +394,5 @@ def require_start_in_sandbox(python: AgentPython, sandbox: Sandbox) -> None:
     if os.path.realpath(lines[-1]) != os.path.realpath(python.prefix):
         raise UserError(
             f"The interpreter of {python.prefix} belongs to another environment, {lines[-1]}.",
-            "Make the environment again.",
+            "Recreate the environment.",
         )

@@ -240,7 +240,7 @@ def _require_plain_files(folder: Path) -> None:
         for path in (Path(directory, name) for name in (*folders, *files)):
             if path.is_symlink() or not (path.is_dir() or path.is_file()):
                 raise UserError(
-                    f"{path} is {'a link' if path.is_symlink() else 'no plain file'}.",
+                    f"{path} is {'a link' if path.is_symlink() else 'not a plain file'}.",
                     "Put the file itself there: gradings see this folder and nothing around it.",
                 )
             if not os.access(path, os.R_OK):

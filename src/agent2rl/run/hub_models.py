@@ -141,7 +141,7 @@ def _find_cached_files(hub: Any, model: HubModel) -> list[Path]:
         names.update(json.loads((folder / INDEX).read_bytes())["weight_map"].values())
     files = [folder / name for name in _select_model_files(model, names)]
     if absent := [file.name for file in files if not file.is_file()]:
-        raise FileNotFoundError(f"{', '.join(absent[:3])} is not there")
+        raise FileNotFoundError(f"{', '.join(absent[:3])} is missing")
     return files
 
 
@@ -193,7 +193,7 @@ def _translate_hub_errors(hub: Any, repo: str, revision: str) -> Iterator[None]:
     # The library's error for a gated repository is also one for a missing repository.
     except errors.GatedRepoError as error:
         raise UserError(
-            f"{repo} is gated: its owner gives it to those who accept its terms.",
+            f"{repo} is gated: access requires accepting its terms.",
             f"Accept them at {hub.constants.ENDPOINT}/{repo}, then set HF_TOKEN to a token of your account.",
         ) from error
     except errors.RevisionNotFoundError as error:
@@ -201,20 +201,20 @@ def _translate_hub_errors(hub: Any, repo: str, revision: str) -> Iterator[None]:
     except errors.RepositoryNotFoundError as error:
         raise UserError(
             f"There is no directory {repo!r}, and the hub has no model of that name that you may read.",
-            "Mend the name. A private model needs HF_TOKEN.",
+            "Check the name. A private model needs HF_TOKEN.",
         ) from error
     except errors.RemoteEntryNotFoundError as error:
-        raise UserError(f"{repo} is no model for transformers: it has no {CONFIG}.") from error
+        raise UserError(f"{repo} is not a transformers model: it has no {CONFIG}.") from error
     except errors.LocalEntryNotFoundError as error:
         raise _make_unreachable_error(repo, revision, "") from error
     except Exception as error:  # the library lets those of its HTTP client through
         status = getattr(getattr(error, "response", None), "status_code", None)
         if status in (401, 403):
-            raise UserError(f"The hub does not give you {repo} ({status}).", "Check HF_TOKEN.") from error
+            raise UserError(f"The hub denies access to {repo} ({status}).", "Check HF_TOKEN.") from error
         if getattr(error, "errno", None) == errno.ENOSPC:
             raise MachineError("The disk is full.", "Free some space, or set HF_HOME elsewhere.") from error
-        said = str(error).partition("\n")[0].rstrip(".")
-        raise _make_unreachable_error(repo, revision, f" ({type(error).__name__}: {said})") from error
+        reason = str(error).partition("\n")[0].rstrip(".")
+        raise _make_unreachable_error(repo, revision, f" ({type(error).__name__}: {reason})") from error
 
 
 def _make_unreachable_error(repo: str, revision: str, why: str) -> ExternalServiceError:

@@ -127,19 +127,19 @@ def _check_disk(size: int, runs: Path, copies: CopyPlan) -> PreflightFinding:
     if free < copy:
         hint = "Free some space, or keep runs elsewhere with --runs-dir."
         return PreflightFinding("disk", "broken", detail, hint)
-    wanted = copies.most * size + SPARE_BYTES
-    if free < wanted:
-        return PreflightFinding("disk", "missing", detail, _explain_short_disk(copies, wanted, free, size))
+    needed = copies.most * size + SPARE_BYTES
+    if free < needed:
+        return PreflightFinding("disk", "missing", detail, _explain_short_disk(copies, needed, free, size))
     return PreflightFinding("disk", "ok", detail)
 
 
-def _explain_short_disk(copies: CopyPlan, wanted: int, free: int, size: int) -> str:
+def _explain_short_disk(copies: CopyPlan, needed: int, free: int, size: int) -> str:
     if copies.keep == "all":
         fitting = (free - SPARE_BYTES) // size
         return (
             f"--keep all keeps up to {copies.most} submissions, and {fitting} fit, beside the agent's files."
         )
-    return f"The best submission and the next one take {format_gigabytes(wanted)}, beside the agent's files."
+    return f"The best submission and the next one take {format_gigabytes(needed)}, beside the agent's files."
 
 
 def _check_gpu_memory(
@@ -162,6 +162,6 @@ def _explain_full_gpu(needed: int, gpu: machine.GpuMemory) -> str:
     if gpu.total <= needed:
         return "A grading uses one GPU: take a smaller model, or name a larger GPU first."
     return (
-        "A grading uses one GPU: end what fills this one (nvidia-smi), or name another one first in "
+        "A grading uses one GPU: stop what fills this one (see nvidia-smi), or list another one first in "
         "CUDA_VISIBLE_DEVICES or --grading-gpus."
     )

@@ -91,8 +91,8 @@ def grade_outputs(
 def _read_last_line(log: Path) -> str:
     """Return the last line of the log: the user may see more of a task's errors than an agent."""
     lines = log.read_text(encoding="utf-8", errors="replace").split("\n") if log.exists() else []
-    said = [line for line in lines if line.strip() and not line.startswith(NOTES)]
-    return said[-1][:300] if said else ""
+    messages = [line for line in lines if line.strip() and not line.startswith(NOTES)]
+    return messages[-1][:300] if messages else ""
 
 
 SECONDS = 3600
@@ -140,24 +140,28 @@ def score_outputs(
     splits = load_task_data(task, data_dir, settings.cache, opened.sandbox)
     outputs = read_outputs(file, splits)
     parts = _list_parts(splits)
-    given = {part: [one for one in examples if one.id in outputs] for part, examples in parts.items()}
+    answered = {part: [each for each in examples if each.id in outputs] for part, examples in parts.items()}
     with grading_proxy_setup.open_grading_proxy(proxy_options, task, settings, needed=False) as proxy:
         child = make_replay_child(task, name, splits, settings, opened.sandbox, SECONDS, proxy)
 
-        def graded(examples: Sequence[Example]) -> EvalResult:
+        def grade_examples(examples: Sequence[Example]) -> EvalResult:
             return grade_outputs(child, examples, outputs)
 
         if isinstance(task.evaluator, JointEvaluator):  # a run grades each part separately
-            by_part = {part: graded(examples) for part, examples in given.items() if examples}
+            by_part = {part: grade_examples(examples) for part, examples in answered.items() if examples}
         else:
-            whole = graded([one for one in _list_all_examples(splits) if one.id in outputs])
-            by_part = {part: _select_results(whole, examples) for part, examples in given.items() if examples}
+            all_results = grade_examples([each for each in _list_all_examples(splits) if each.id in outputs])
+            by_part = {
+                part: _select_results(all_results, examples)
+                for part, examples in answered.items()
+                if examples
+            }
     scores = tuple(
         _score_part(part, parts[part], result) for part, result in by_part.items() if result.results
     )
     # Backwards, so that an example of several parts has its result from the first of them.
-    every = {one.id: one for part in reversed(by_part.values()) for one in part.results}
-    results = tuple(every[one.id] for one in _list_all_examples(splits) if one.id in every)
+    by_id = {each.id: each for part in reversed(by_part.values()) for each in part.results}
+    results = tuple(by_id[each.id] for each in _list_all_examples(splits) if each.id in by_id)
     version = task.evaluator.version
     return OutputScores(task=task.id, evaluator=version, parts=scores, isolation=opened.isolation), results
 
@@ -196,28 +200,28 @@ def read_outputs(file: Path, splits: Splits) -> dict[str, list[str]]:
         raise UserError(f"Cannot read {file}: {error.strerror}.") from error
     if not outputs:
         raise UserError(f"{file} contains no outputs.", FORMAT)
-    few, many = (
+    shortest, longest = (
         min(outputs, key=lambda name: len(outputs[name])),
         max(outputs, key=lambda name: len(outputs[name])),
     )
-    if len(outputs[few]) != len(outputs[many]):
+    if len(outputs[shortest]) != len(outputs[longest]):
         raise UserError(
-            f"{file} has {_format_line_count(len(outputs[few]))} for {few!r} "
-            f"and {_format_line_count(len(outputs[many]))} for {many!r}.",
+            f"{file} has {_format_line_count(len(outputs[shortest]))} for {shortest!r} "
+            f"and {_format_line_count(len(outputs[longest]))} for {longest!r}.",
             "Several lines with one id are several samples: give every id the same number.",
         )
     return outputs
 
 
-def _parse_output_row(line: bytes, place: str) -> tuple[str, str]:
+def _parse_output_row(line: bytes, location: str) -> tuple[str, str]:
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{place} is not JSON: {error}.", FORMAT) from error
+        raise UserError(f"{location} is not JSON: {error}.", FORMAT) from error
     if not isinstance(row, dict):
-        raise UserError(f"{place} is not an object with an id and an output.", FORMAT)
-    return _read_text_field(row, "id", place), _join_episode_actions(row) or _read_text_field(
-        row, "output", place
+        raise UserError(f"{location} is not an object with an id and an output.", FORMAT)
+    return _read_text_field(row, "id", location), _join_episode_actions(row) or _read_text_field(
+        row, "output", location
     )
 
 
@@ -234,21 +238,21 @@ def join_actions(actions: Sequence[str]) -> str:
     return "\n".join(actions[1:])
 
 
-def _read_text_field(row: dict[str, Any], what: str, place: str) -> str:
+def _read_text_field(row: dict[str, Any], what: str, location: str) -> str:
     key = next((key for key in KEYS[what] if key in row), None)
     if key is None:
-        raise UserError(f"{place} has no {what}.", FORMAT)
+        raise UserError(f"{location} has no {what}.", FORMAT)
     if not isinstance(row[key], str):
-        raise UserError(f"{place}: {key} is a {type(row[key]).__name__}, not text.", FORMAT)
+        raise UserError(f"{location}: {key} is a {type(row[key]).__name__}, not text.", FORMAT)
     text: str = row[key]
     # A lone surrogate cannot be encoded as UTF-8, and no model produces one.
     return text.encode("utf-8", errors="replace").decode("utf-8")
 
 
-def _make_unknown_id_error(name: str, place: str, splits: Splits) -> UserError:
+def _make_unknown_id_error(name: str, location: str, splits: Splits) -> UserError:
     sets = (splits.train, splits.feedback, splits.heldout)
     looks = ", ".join(dict.fromkeys(examples[0].id for examples in sets if examples))
-    return UserError(f"{place}: there is no example {name!r}.", f"The task's ids look like {looks}.")
+    return UserError(f"{location}: there is no example {name!r}.", f"The task's ids look like {looks}.")
 
 
 def _format_line_count(number: int) -> str:
@@ -268,13 +272,13 @@ def _list_parts(splits: Splits) -> dict[Part, Sequence[Example]]:
     }
 
 
-def _select_results(whole: EvalResult, examples: Sequence[Example]) -> EvalResult:
+def _select_results(evaluation: EvalResult, examples: Sequence[Example]) -> EvalResult:
     """Return the part of a result that is about these examples."""
-    results = {result.id: result for result in whole.results}
+    results = {result.id: result for result in evaluation.results}
     return EvalResult(
-        results=tuple(results[one.id] for one in examples if one.id in results),
-        missing={one.id: whole.missing[one.id] for one in examples if one.id in whole.missing},
-        how=whole.how,
+        results=tuple(results[each.id] for each in examples if each.id in results),
+        missing={each.id: evaluation.missing[each.id] for each in examples if each.id in evaluation.missing},
+        how=evaluation.how,
     )
 
 

@@ -46,12 +46,12 @@ class PanelGrader:
         part: Part = "heldout" if entry.task else "train"
         try:
             before = self._grade_baseline(number, entry)
-            result = result.model_copy(update={"baseline": _score(before, part)})
+            result = result.model_copy(update={"baseline": _score_results(before, part)})
             if best is None:
                 return result
             after = self._grade_best(number, entry, best)
             change = statistics.compare_evaluations(before, after)
-            return result.model_copy(update={"best": _score(after, part), "change": change})
+            return result.model_copy(update={"best": _score_results(after, part), "change": change})
         except Agent2RLError as error:
             return result.model_copy(update={"reason": error.message})
 
@@ -103,5 +103,5 @@ class PanelGrader:
         )
 
 
-def _score(results: EvalResult, part: Part) -> EvalScore:
+def _score_results(results: EvalResult, part: Part) -> EvalScore:
     return statistics.score_evaluation(results, part)

@@ -101,8 +101,8 @@ def rejudge_run(
     tell: Callable[[str], None] = lambda _: None,
 ) -> Rejudgement:
     name, profile, task = _find_rule(view, options, settings)
-    kept, not_graded = _read_kept_results(view, options)
-    if not kept:
+    kept_results, not_graded = _read_kept_results(view, options)
+    if not kept_results:
         raise UserError(f"Nothing of {view.paths.run_id} can be graded again: {'; '.join(not_graded)}.")
     opened = open_sandbox(options.sandbox, find_private_places(settings))
     tell(opened.description)
@@ -114,7 +114,7 @@ def rejudge_run(
     ) as proxy:
         child = make_replay_child(task, name, splits, settings, opened.sandbox, SECONDS, proxy)
         child = replace(child, profile=profile, settings=EvalSettings(seed=view.spec.seed))
-        for each in kept:
+        for each in kept_results:
             tell(f"grading {_describe_part(each)}: {len(each.results.results)} outputs")
             examples, outputs = _collect_outputs(each, splits)
             graded.append((each, grade_outputs(child, examples, outputs)))
@@ -157,20 +157,26 @@ def _read_kept_results(view: RunView, options: RejudgeOptions) -> tuple[list[_Ke
     """Return the recorded results to grade again, and why others cannot be."""
     state = read_resume_state(view.paths, view.chain.entries, None)
     best = view.result.best if view.result else None
-    wanted = options.submissions or ((best.same_as or best.id,) if best else ())
-    known = {submission.id: submission for submission in view.submissions}
-    kept, problems = list(_read_parts(view.paths.baseline, 0, state, view)), []
-    for number in wanted:
-        if number not in known:
-            raise UserError(f"{view.paths.run_id} has no submission {number}.", f"It has {len(known)}.")
+    numbers = options.submissions or ((best.same_as or best.id,) if best else ())
+    submissions = {submission.id: submission for submission in view.submissions}
+    kept_results, problems = list(_read_parts(view.paths.baseline, 0, state, view)), []
+    for number in numbers:
+        if number not in submissions:
+            raise UserError(f"{view.paths.run_id} has no submission {number}.", f"It has {len(submissions)}.")
         parts = list(_read_parts(view.paths.submission_paths(number), number, state, view))
         if not parts:
-            same = known[number].same_as
-            why = f"it is a copy of submission {same}" if same else f"its verdict is {known[number].verdict}"
+            same = submissions[number].same_as
+            why = (
+                f"it is a copy of submission {same}"
+                if same
+                else f"its verdict is {submissions[number].verdict}"
+            )
             problems.append(f"submission {number} has no results ({why})")
-        kept += parts
-    problems += [f"{_describe_part(each)}: {fault}" for each in kept if (fault := _find_output_fault(each))]
-    return [each for each in kept if not _find_output_fault(each)], problems
+        kept_results += parts
+    problems += [
+        f"{_describe_part(each)}: {fault}" for each in kept_results if (fault := _find_output_fault(each))
+    ]
+    return [each for each in kept_results if not _find_output_fault(each)], problems
 
 
 def _read_parts(
@@ -220,8 +226,8 @@ def _compare_data(view: RunView, splits: Splits, settings: Settings) -> Iterator
     """Yield a note for each split whose examples are not those of the run."""
     recorded = {asset.name: asset.sha256 for asset in (view.result.assets if view.result else ())}
     paper = view.spec.protocol == "paper"
-    here = {"feedback": test_set(splits) if paper else splits.feedback, "heldout": splits.heldout}
-    for name, examples in here.items():
+    current = {"feedback": test_set(splits) if paper else splits.feedback, "heldout": splits.heldout}
+    for name, examples in current.items():
         if name in recorded and write_split_file(examples, settings.cache).sha256 != recorded[name]:
             yield f"the {name} split here is not the run's: questions or reference answers differ"
 
@@ -251,12 +257,14 @@ def _list_gains(graded: Sequence[tuple[_KeptResults, EvalResult]]) -> Iterator[R
         yield RejudgedGain(
             submission=old.submission,
             split=old.split,
-            old=statistics.compare_evaluations(*(_restrict(each.results, ids) for each in (old_base, old))),
-            new=statistics.compare_evaluations(_restrict(new_base, ids), _restrict(new, ids)),
+            old=statistics.compare_evaluations(
+                *(_select_results(each.results, ids) for each in (old_base, old))
+            ),
+            new=statistics.compare_evaluations(_select_results(new_base, ids), _select_results(new, ids)),
         )
 
 
-def _restrict(results: EvalResult, ids: set[str]) -> EvalResult:
+def _select_results(results: EvalResult, ids: set[str]) -> EvalResult:
     return EvalResult(
         results=tuple(each for each in results.results if each.id in ids),
         missing={name: why for name, why in results.missing.items() if name in ids},

@@ -63,7 +63,7 @@ class GradingApi:
     def is_done(self) -> bool:
         """Check whether the steps submitted the model as often as in the original run, with a verdict."""
         try:
-            answers = self._call("/submissions")
+            answers = self._call_api("/submissions")
         except (OSError, ValueError):
             return False
         paths = [posixpath.join(str(self._workspace), str(each["model_path"])) for each in answers]
@@ -73,11 +73,11 @@ class GradingApi:
 
     def submit(self) -> str:
         try:
-            return str(self._call("/submit", {"model_path": self._submitted})["verdict"])
+            return str(self._call_api("/submit", {"model_path": self._submitted})["verdict"])
         except urllib.error.HTTPError as error:
             return error.read().decode(errors="replace")[:LONGEST_LINE]
 
-    def _call(self, path: str, body: "dict[str, str] | None" = None) -> Any:
+    def _call_api(self, path: str, body: "dict[str, str] | None" = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self._url + path, data, {"Content-Type": "application/json"})
         with urllib.request.urlopen(request) as response:
@@ -100,16 +100,16 @@ class StepReplay:
         for number, step in enumerate(self._steps, start=1):
             print(f"replay: step {number} of {len(self._steps)}: {' '.join(step['argv'])}", flush=True)
             process = self._start(number, step)
-            if process and self._wait(process, step["gap_seconds"] if step["background"] else None):
+            if process and self._wait_for_step(process, step["gap_seconds"] if step["background"] else None):
                 self._end_all()
                 return
         for step, process, _ in self._started:
-            if step["finished"] and self._wait(process, None):
+            if step["finished"] and self._wait_for_step(process, None):
                 break
         self._end_all()
 
     def _start(self, number: int, step: "dict[str, Any]") -> "subprocess.Popen[bytes] | None":
-        fill = self._fill
+        fill = self._fill_paths
         environment = {**os.environ, **{name: fill(value) for name, value in step["environment"].items()}}
         try:
             process = subprocess.Popen(
@@ -128,7 +128,7 @@ class StepReplay:
         self._started.append((step, process, thread))
         return process
 
-    def _fill(self, text: str) -> str:
+    def _fill_paths(self, text: str) -> str:
         return text.replace(self._mark, str(self._workspace))
 
     def _copy_output(self, number: int, process: "subprocess.Popen[bytes]") -> None:
@@ -141,7 +141,7 @@ class StepReplay:
         if process.wait() > 0:  # a negative one is a signal, such as our own
             self.failure = f"step {number} ended with exit code {process.returncode}: {last[:LONGEST_LINE]}"
 
-    def _wait(self, process: "subprocess.Popen[bytes]", seconds: "float | None") -> bool:
+    def _wait_for_step(self, process: "subprocess.Popen[bytes]", seconds: "float | None") -> bool:
         """Wait for a step, or for so long. Return whether the model was submitted meanwhile."""
         until = None if seconds is None else time.monotonic() + seconds
         while until is None or time.monotonic() < until:

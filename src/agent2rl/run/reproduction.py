@@ -46,7 +46,7 @@ def reproduce_submission(
     """Reproduce a submission and add the answer to the run's record; None if it was stopped."""
     plan = plan_reproduction(paths, request, settings)
     with RunLock(plan.target.lock), _keep_only_recorded(plan.target):
-        reproduction = _reproduce(plan, settings, notify, stop)
+        reproduction = _run_recorded_code(plan, settings, notify, stop)
         if reproduction:
             append_addition(plan.target, "reproduction", reproduction.model_dump(mode="json"))
         return reproduction
@@ -80,7 +80,7 @@ def _remove_unrecorded(paths: RunPaths) -> None:
             remove_tree(path)
 
 
-def _reproduce(
+def _run_recorded_code(
     plan: ReproductionPlan, settings: Settings, notify: Notify, stop: threading.Event
 ) -> Reproduction | None:
     if plan.found.problem:
@@ -105,7 +105,7 @@ def _reproduce(
         return None
     if finished.result.ending == "failed":
         raise MachineError(f"The reproduction could not run: {finished.result.reason}")
-    return _compare(plan, finished)
+    return _compare_models(plan, finished)
 
 
 def _find_retrained(
@@ -130,7 +130,7 @@ def _choose_trained(
 # Comparing
 
 
-def _compare(plan: ReproductionPlan, finished: FinishedRun) -> Reproduction:
+def _compare_models(plan: ReproductionPlan, finished: FinishedRun) -> Reproduction:
     view = read_run(finished.paths)
     root = registry.find_sandbox(view.used_sandbox).workspace(finished.paths.workspace)
     retrained = _find_retrained(plan, view.submissions, root)
@@ -147,7 +147,7 @@ def _compare(plan: ReproductionPlan, finished: FinishedRun) -> Reproduction:
     same = None
     if retrained.weights_sha256 and plan.submission.weights_sha256:
         same = retrained.weights_sha256 == plan.submission.weights_sha256
-    return _judge(plan, finished, results, same)
+    return _compare_scores(plan, finished, results, same)
 
 
 def _read_retrained_results(
@@ -160,14 +160,14 @@ def _read_retrained_results(
     return state.read_recorded_results(view.paths, where, plan.split)
 
 
-def _judge(
+def _compare_scores(
     plan: ReproductionPlan, finished: FinishedRun, results: EvalResult, same_weights: bool | None
 ) -> Reproduction:
     """Compare: reproduced if the intervals overlap and the paired difference is not significant."""
     score = statistics.score_evaluation(results, plan.split)
     original = statistics.score_evaluation(plan.original, plan.split)
     difference = statistics.compare_evaluations(plan.original, results)
-    agrees = _overlap(original, score) and not _is_significant(difference)
+    agrees = _do_intervals_overlap(original, score) and not _is_significant(difference)
     reason = _read_last_replay_line(finished).partition("; ")[2]  # a step that failed
     if agrees:
         gain = statistics.compare_evaluations(plan.untouched, plan.original)
@@ -177,8 +177,8 @@ def _judge(
     return reproduction.model_copy(update=figures)
 
 
-def _overlap(one: EvalScore, other: EvalScore) -> bool:
-    return one.ci.low <= other.ci.high and other.ci.low <= one.ci.high
+def _do_intervals_overlap(first: EvalScore, second: EvalScore) -> bool:
+    return first.ci.low <= second.ci.high and second.ci.low <= first.ci.high
 
 
 def _is_significant(comparison: HeldoutComparison) -> bool:

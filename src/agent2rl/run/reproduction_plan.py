@@ -21,7 +21,6 @@ from agent2rl.record.reader import RunView, read_events, read_run
 from agent2rl.record.revisions import read_revision_files
 from agent2rl.record.untrusted_files import sanitize_line
 from agent2rl.run.execution import FinishedRun
-from agent2rl.run.foreign_runs import ForeignRun, find_recorded_workspace, restrict_spec
 from agent2rl.run.recorded_code import (
     MOST_CODE_BYTES,
     MOST_DATA_CHARACTERS,
@@ -33,6 +32,7 @@ from agent2rl.run.recorded_code import (
     sort_files,
 )
 from agent2rl.run.settings import Settings
+from agent2rl.run.third_party_runs import ThirdPartyRun, find_recorded_workspace, restrict_spec
 from agent2rl.run.workspace import HARNESS_FILES
 
 AGENT = "recorded-code"
@@ -52,8 +52,8 @@ class ReproductionRequest:
     entry: tuple[str, ...] = ()
     """Commands that train the submission, in order; empty: the recorded ones."""
     sandbox: str | None = None
-    foreign_run: ForeignRun | None = None
-    """Somebody else's run: where the answer is written, and what replaces the names in its record."""
+    third_party_run: ThirdPartyRun | None = None
+    """For a run from other people: where results are stored, and what replaces the names in its record."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class ReproductionPlan:
     ) -> Reproduction:
         """Return an answer without figures of a retrained model."""
         withheld = [f"{path}: {why}" for path, why in self.files.withheld.items()]
-        more = len(withheld) - MOST_WITHHELD
+        not_listed = len(withheld) - MOST_WITHHELD
         return Reproduction(
             at=time.time(),
             submission=self.submission.id,
@@ -99,7 +99,7 @@ class ReproductionPlan:
             named=self.named,
             steps=self.found.steps,
             left_out=self.found.left_out,
-            withheld=(*withheld[:MOST_WITHHELD], *([f"and {more} more"] if more > 0 else [])),
+            withheld=(*withheld[:MOST_WITHHELD], *([f"and {not_listed} more"] if not_listed > 0 else [])),
             differences=tuple(self._list_differences(finished)),
             run=finished.paths.run_id if finished else None,
             run_head=finished.ledger_head if finished else None,
@@ -124,14 +124,14 @@ class ReproductionPlan:
 
 def plan_reproduction(paths: RunPaths, request: ReproductionRequest, settings: Settings) -> ReproductionPlan:
     """Read what is recorded of a submission; raise UserError if that is not a reproducible record."""
-    foreign_run = request.foreign_run
+    third_party_run = request.third_party_run
     view = read_run(paths)
     if view.result is None:
         raise UserError(
             f"{paths.run_id} has no result: it is {view.state}.",
             "Reproduce a run when it has ended. `agent2rl resume` continues one that crashed.",
         )
-    verification = verify_run(paths, unchecked=foreign_run.unchecked if foreign_run else ALL_CHECKED)
+    verification = verify_run(paths, unchecked=third_party_run.unchecked if third_party_run else ALL_CHECKED)
     if not verification.holds:
         raise UserError(
             f"The record of {paths.run_id} does not hold: {verification.fault}.",
@@ -141,7 +141,7 @@ def plan_reproduction(paths: RunPaths, request: ReproductionRequest, settings: S
     revision = _find_revision(view, submission)
     state = read_resume_state(paths, view.chain.entries, None)
     split, original, untouched = _read_results(view, submission, state)
-    if foreign_run:
+    if third_party_run:
         root = find_recorded_workspace(view, submission.path)
     else:
         root = str(registry.find_sandbox(view.used_sandbox).workspace(paths.workspace))
@@ -159,8 +159,13 @@ def plan_reproduction(paths: RunPaths, request: ReproductionRequest, settings: S
     found = _find_steps(view, workspace, files, request)
     return ReproductionPlan(
         paths=paths,
-        target=foreign_run.target if foreign_run else paths,
-        hidden=(paths.root, paths.root.parent, settings.runs, *(foreign_run.hidden if foreign_run else ())),
+        target=third_party_run.target if third_party_run else paths,
+        hidden=(
+            paths.root,
+            paths.root.parent,
+            settings.runs,
+            *(third_party_run.hidden if third_party_run else ()),
+        ),
         view=view,
         submission=submission,
         submitted=submitted,
@@ -181,18 +186,18 @@ def _choose_submission(view: RunView, result: RunResult, number: int | None) -> 
         raise UserError(
             f"{view.paths.run_id} has no best submission.", "Name one with --submission; `show` lists them."
         )
-    wanted = number or (result.best.id if result.best else 0)
-    submission = next((each for each in view.submissions if each.id == wanted), None)
+    chosen = number or (result.best.id if result.best else 0)
+    submission = next((each for each in view.submissions if each.id == chosen), None)
     if submission is None:
-        known = ", ".join(str(each.id) for each in view.submissions) or "none"
-        raise UserError(f"{view.paths.run_id} has no submission {wanted}.", f"It has: {known}.")
+        numbers = ", ".join(str(each.id) for each in view.submissions) or "none"
+        raise UserError(f"{view.paths.run_id} has no submission {chosen}.", f"It has: {numbers}.")
     if submission.score is None:
         raise UserError(
-            f"Submission {wanted} has no score: it was {submission.verdict or 'not graded'}.",
+            f"Submission {chosen} has no score: it was {submission.verdict or 'not graded'}.",
             "Only a scored submission can be reproduced.",
         )
     if submission.lineage == "copied":
-        raise UserError(f"Submission {wanted} is the base model itself: there is no training to reproduce.")
+        raise UserError(f"Submission {chosen} is the base model itself: there is no training to reproduce.")
     return submission
 
 
@@ -231,7 +236,7 @@ def _find_steps(
     view: RunView, workspace: RecordedWorkspace, files: SortedFiles, request: ReproductionRequest
 ) -> FoundSteps:
     if request.entry:
-        found = FoundSteps(tuple(RecordedStep(argv=_split_entry(text)) for text in request.entry))
+        found_steps = FoundSteps(tuple(RecordedStep(argv=_split_entry(text)) for text in request.entry))
     else:
         events = read_events(view.paths, [])
         if not has_directories(events):
@@ -239,16 +244,16 @@ def _find_steps(
                 EARLIER_VERSION.format("where the agent's programs ran"),
                 "Name the commands that trained the submission: --entry 'python code/train.py'.",
             )
-        found = find_steps(events, workspace)
+        found_steps = find_steps(events, workspace)
     size = measure_code_bytes(files.given)
     if size > MOST_CODE_BYTES:
         problem = f"the recorded code is so large ({size / 1e6:.1f} MB compressed) that it could hold weights"
-        return replace(found, problem=problem)
-    words = [text for step in found.steps for text in _list_words(step)]
+        return replace(found_steps, problem=problem)
+    words = [text for step in found_steps.steps for text in _list_words(step)]
     if count_recorded_data(files.given, words) > MOST_DATA_CHARACTERS:
         problem = "small files, file names or command lines hold data that could be weights"
-        return replace(found, problem=problem)
-    return _explain_withheld(found, files.withheld)
+        return replace(found_steps, problem=problem)
+    return _explain_withheld(found_steps, files.withheld)
 
 
 def _list_words(step: RecordedStep) -> tuple[str, ...]:
@@ -256,10 +261,10 @@ def _list_words(step: RecordedStep) -> tuple[str, ...]:
     return (*step.argv, step.directory, *step.environment, *step.environment.values())
 
 
-def _explain_withheld(found: FoundSteps, withheld: Mapping[str, str]) -> FoundSteps:
+def _explain_withheld(found_steps: FoundSteps, withheld: Mapping[str, str]) -> FoundSteps:
     """Say why a file that a program ran is missing, if it was withheld."""
-    reasons = [why for path, why in withheld.items() if found.problem.startswith(f"{path} is not in")]
-    return replace(found, problem=f"{found.problem}; {reasons[0]}") if reasons else found
+    reasons = [why for path, why in withheld.items() if found_steps.problem.startswith(f"{path} is not in")]
+    return replace(found_steps, problem=f"{found_steps.problem}; {reasons[0]}") if reasons else found_steps
 
 
 def _split_entry(text: str) -> tuple[str, ...]:
@@ -272,12 +277,14 @@ def _split_entry(text: str) -> tuple[str, ...]:
     return words
 
 
-def _make_spec(view: RunView, request: ReproductionRequest, found: FoundSteps, settings: Settings) -> RunSpec:
+def _make_spec(
+    view: RunView, request: ReproductionRequest, found_steps: FoundSteps, settings: Settings
+) -> RunSpec:
     spec = view.spec.model_copy(update={"sandbox": view.used_sandbox})
-    if request.foreign_run:
-        spec = restrict_spec(spec, request.foreign_run.inputs, settings)
+    if request.third_party_run:
+        spec = restrict_spec(spec, request.third_party_run.inputs, settings)
     wall_seconds = request.wall_seconds or spec.budget.wall_seconds
-    needed = sum(step.gap_seconds if step.background else step.seconds for step in found.steps)
+    needed = sum(step.gap_seconds if step.background else step.seconds for step in found_steps.steps)
     if wall_seconds < needed:
         raise UserError(
             f"A budget of {wall_seconds:g} s is too short: the recorded steps took {needed:.0f} s.",

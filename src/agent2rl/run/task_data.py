@@ -98,7 +98,7 @@ def _copy_plain_files(source: Path, target: Path, script: DataScript) -> None:
         for path in (Path(directory, name) for name in (*subdirectories, *names)):
             if path.is_symlink() or not (path.is_dir() or path.is_file()):
                 raise UserError(
-                    f"{script.name} wrote {path.relative_to(source)}, which is no plain file.",
+                    f"{script.name} wrote {path.relative_to(source)}, which is not a plain file.",
                     "Copy the data instead of linking to them.",
                 )
     if not source.is_dir() or not any(source.iterdir()):

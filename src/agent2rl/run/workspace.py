@@ -47,7 +47,7 @@ from agent2rl.training.demonstrations import DEMONSTRATIONS_FILE
 
 # Prompts: the first one is the same for all agents; the others continue or resume a run.
 
-INSTRUCTIONS_VERSION = 9
+INSTRUCTIONS_VERSION = 10
 """Version of the prompt files. Increase it when a change of rules or wording may change how agents behave.
 spec.json records the version that the run began with, and the ledger the version at each start of the agent.
 A ledger without it is from version 1. docs/run-directory.md says what changed."""

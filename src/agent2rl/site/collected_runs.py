@@ -180,10 +180,10 @@ def _refuse_by_name(runs: Sequence[FoundRun]) -> tuple[list[FoundRun], list[Refu
     for run in runs:
         name = run.paths.run_id
         if not RUN_NAME.fullmatch(name):
-            refused.append(RefusedRun(name, "Its name is not one of a run."))
+            refused.append(RefusedRun(name, "Its name is not a valid run id."))
         elif name in kept:
             refused.append(
-                RefusedRun(name, f"Another run has this name: it came from {kept[name].source}, before this.")
+                RefusedRun(name, f"Another run has the same name: it came from {kept[name].source}.")
             )
         else:
             kept[name] = run
@@ -219,10 +219,10 @@ class _WorkerPools:
             )
             return PublishedRun.model_validate_json(future.result())
         except ValidationError:
-            return RefusedRun(run.paths.run_id, "It has values that no run has.")
+            return RefusedRun(run.paths.run_id, "Its values are impossible for a run.")
         except BrokenProcessPool:
             self._own.pool = None
-            return RefusedRun(run.paths.run_id, "Reading it needs too much memory, or ends the process.")
+            return RefusedRun(run.paths.run_id, "Reading it took too much memory or crashed the process.")
         except Exception as error:  # whatever reading a hostile run may raise
             logger.debug("cannot read run %s", run.paths.run_id, exc_info=True)
             reason = str(error).replace(f"{run.paths.root.parent}{os.sep}", "")  # the path is not published

@@ -74,9 +74,9 @@ def read_references(path: Path) -> tuple[ReferenceResult, ...]:
         raise UserError(f"Cannot read {path}: {error.strerror}.") from error
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
+        field = ".".join(map(str, first["loc"]))
         raise UserError(
-            f"{path}: {place}: {first['msg']}.",
+            f"{path}: {field}: {first['msg']}.",
             "Each [[result]] has: name, kind (human, earlier result or model), task, score or gain, source; "
             "and optionally protocol, profile, model, interval, note.",
         ) from error
@@ -110,7 +110,7 @@ def list_reference_rows(
     instruct model by the makers of the base model.
     """
     models = sorted({run.model for run in runs})
-    measured = {model: [run.baseline for run in runs if _measures(run, model)] for model in models}
+    measured = {model: [run.baseline for run in runs if _measures_model(run, model)] for model in models}
     rows = [
         _describe_model(model, [score for score in scores if score is not None], model in named_models)
         for model, scores in measured.items()
@@ -119,7 +119,7 @@ def list_reference_rows(
     return [*rows, *map(_describe_result, _match_results(runs, results))]
 
 
-def _measures(run: RunListing, model: str) -> bool:
+def _measures_model(run: RunListing, model: str) -> bool:
     return run.model == model and run.baseline is not None and run.baseline_ranks
 
 

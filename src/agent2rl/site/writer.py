@@ -150,7 +150,7 @@ def _render_data(contents: SiteContents) -> dict[str, str]:
     )
     files = {
         "data/runs.json": data.model_dump_json(indent=1) + "\n",
-        "data/runs.csv": campaign_tables.render_csv([_flatten(run) for run in contents.listings]),
+        "data/runs.csv": campaign_tables.render_csv([_flatten_listing(run) for run in contents.listings]),
     }
     for ranking in contents.by_protocol:
         files |= _render_ranking(ranking, f"data/leaderboard-{ranking.protocol}")
@@ -171,7 +171,7 @@ def _render_ranking(ranking: SiteRanking, name: str) -> dict[str, str]:
     }
 
 
-def _flatten(run: RunListing) -> Mapping[str, campaign_tables.Value]:
+def _flatten_listing(run: RunListing) -> Mapping[str, campaign_tables.Value]:
     """Return a run as a line of CSV."""
     row = run.model_dump(mode="json", exclude={"checks", "promises"})
     checks = run.checks.model_dump(include={"verified", "fault", "head", "reproduced", "audited"})
@@ -210,8 +210,8 @@ def make_slug(name: str) -> str:
 def render_all_pages(contents: SiteContents, figures: Mapping[str, Mapping[str, str]]) -> Mapping[str, str]:
     """Return every page by its path in the site. `figures` has the SVGs of each setting."""
     pages = {
-        "index.html": _render("index.html.jinja", "", contents),
-        "runs.html": _render("runs.html.jinja", "", contents, runs=contents.listings),
+        "index.html": _render_page("index.html.jinja", "", contents),
+        "runs.html": _render_page("runs.html.jinja", "", contents, runs=contents.listings),
     }
     pages |= {f"runs/{run.listing.run_id}.html": _render_run(contents, run) for run in contents.runs}
     for name, rankings in _group_by_task(contents.by_setting).items():
@@ -241,7 +241,9 @@ def _render_task(
         if figures.get(ranking.key)
     }
     runs = [run for run in contents.listings if run.task == name]
-    return _render("task.html.jinja", "../", contents, name=name, rankings=rankings, drawn=drawn, runs=runs)
+    return _render_page(
+        "task.html.jinja", "../", contents, name=name, rankings=rankings, drawn=drawn, runs=runs
+    )
 
 
 def _render_group(contents: SiteContents, kind: str, name: str) -> str:
@@ -252,15 +254,15 @@ def _render_group(contents: SiteContents, kind: str, name: str) -> str:
         for entry in ranking.entries
         if getattr(entry.row, kind) == name
     ]
-    return _render("group.html.jinja", "../", contents, kind=kind, name=name, runs=runs, entries=entries)
+    return _render_page("group.html.jinja", "../", contents, kind=kind, name=name, runs=runs, entries=entries)
 
 
 def _render_run(contents: SiteContents, run: PublishedRun) -> str:
     figures = page_templates.inline_figures(run.figures)
-    return _render("run.html.jinja", "../", contents, run=run, listing=run.listing, figures=figures)
+    return _render_page("run.html.jinja", "../", contents, run=run, listing=run.listing, figures=figures)
 
 
-def _render(template: str, up: str, contents: SiteContents, **values: Any) -> str:
+def _render_page(template: str, up: str, contents: SiteContents, **values: Any) -> str:
     charts = page_templates.read_chart_script() if values.get("figures") or values.get("drawn") else ""
     frame = page_templates.describe_frame(_read_style(), charts + read_script())
     page = _create_environment().get_template(template)
@@ -303,7 +305,7 @@ class Badge:
 
 
 def list_badges(run: RunListing) -> list[Badge]:
-    """Return what a reader must know before taking a score for what it looks like."""
+    """Return what a reader must know to judge a score."""
     return [
         *_list_check_badges(run),
         _describe_contamination(run),
@@ -325,7 +327,7 @@ def _list_check_badges(run: RunListing) -> list[Badge]:
     found = [badges[checks.verified]]
     for name, outcome in (("reproduced", checks.reproduced), ("audited", checks.audited)):
         if outcome is not None:
-            claim = "By additions to the record, which its sender made."
+            claim = "According to what its sender added to the record."
             found.append(Badge("accent", name, claim) if outcome else Badge("bad", f"not {name}", claim))
     return found
 

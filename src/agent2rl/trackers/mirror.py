@@ -128,11 +128,11 @@ def _flatten_spending(spent: RunSpending, seconds: float) -> dict[str, float]:
 
 def _make_curve_rows(record: RecordedRun) -> Iterator[MetricsRow]:
     started = record.timeline.started or 0.0
-    left = MOST_CURVES
+    curves_left = MOST_CURVES
     for attempt in _read_report_attempts(record.view.paths) if record.view.result else ():
         at = started + attempt.ended
-        for name, curve in list(_name_curves(attempt))[:left]:
-            left -= 1
+        for name, curve in list(_name_curves(attempt))[:curves_left]:
+            curves_left -= 1
             for step, value in _list_curve_points(curve):
                 yield MetricsRow(f"{name}_step", step, at, {name: value})
 

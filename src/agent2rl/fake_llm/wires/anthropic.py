@@ -103,8 +103,8 @@ def select_reported_tokens(tokens: TokenCounts) -> TokenCounts:
     return tokens.model_copy(update={"reasoning": 0})
 
 
-def _parse_items(said: list[dict[str, Any]]) -> Iterator[Item]:
-    for message in said:
+def _parse_items(messages: list[dict[str, Any]]) -> Iterator[Item]:
+    for message in messages:
         content = message.get("content")
         blocks = [{"type": "text", "text": content}] if isinstance(content, str) else as_list(content)
         for block in map(as_mapping, blocks):

@@ -102,8 +102,8 @@ def _get_field(value: Mapping[str, Any], name: str) -> Any:
     return value.get(name, value.get(re.sub("[A-Z]", lambda big: f"_{big[0].lower()}", name)))
 
 
-def _parse_items(said: list[dict[str, Any]]) -> Iterator[Item]:
-    for content in said:
+def _parse_items(contents: list[dict[str, Any]]) -> Iterator[Item]:
+    for content in contents:
         for part in map(as_mapping, as_list(content.get("parts"))):
             function_call, given = (
                 as_mapping(_get_field(part, "functionCall")),

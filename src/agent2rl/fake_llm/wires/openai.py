@@ -128,8 +128,8 @@ def dump_arguments(call: WireToolCall) -> str:
     return dump_json(call.arguments).decode()
 
 
-def _parse_chat_items(said: list[dict[str, Any]]) -> Iterator[Item]:
-    for message in said:
+def _parse_chat_items(messages: list[dict[str, Any]]) -> Iterator[Item]:
+    for message in messages:
         role, text = message.get("role"), extract_text(message.get("content"))
         if role == "assistant":
             tool_calls = [as_mapping(call) for call in as_list(message.get("tool_calls"))]
@@ -248,27 +248,31 @@ class OpenAIResponses:
         return render_openai_error(trouble)
 
 
-def _parse_response_items(said: list[dict[str, Any]]) -> Iterator[Item]:
-    for one in said:
-        kind, call = one.get("type", "message"), as_string(one.get("call_id"))
+def _parse_response_items(items: list[dict[str, Any]]) -> Iterator[Item]:
+    for item in items:
+        kind, call = item.get("type", "message"), as_string(item.get("call_id"))
         if kind == "function_call":
             yield AssistantMessage(
-                calls=(WireToolCall(call, as_string(one.get("name")), parse_arguments(one.get("arguments"))),)
+                calls=(
+                    WireToolCall(call, as_string(item.get("name")), parse_arguments(item.get("arguments"))),
+                )
             )
         elif kind == "custom_tool_call":
             yield AssistantMessage(
-                calls=(WireToolCall(call, as_string(one.get("name")), as_string(one.get("input")), "custom"),)
+                calls=(
+                    WireToolCall(call, as_string(item.get("name")), as_string(item.get("input")), "custom"),
+                )
             )
         elif kind == "local_shell_call":
             yield AssistantMessage(
-                calls=(WireToolCall(call, "local_shell", one.get("action"), "local-shell"),)
+                calls=(WireToolCall(call, "local_shell", item.get("action"), "local-shell"),)
             )
         elif kind in RESULTS:
-            yield ToolResultMessage(call, extract_text(one.get("output")))
-        elif kind == "message" and one.get("role") == "assistant":
-            yield AssistantMessage(extract_text(one.get("content")))
-        elif kind == "message" and one.get("role") == "user":
-            yield UserMessage(extract_text(one.get("content")))
+            yield ToolResultMessage(call, extract_text(item.get("output")))
+        elif kind == "message" and item.get("role") == "assistant":
+            yield AssistantMessage(extract_text(item.get("content")))
+        elif kind == "message" and item.get("role") == "user":
+            yield UserMessage(extract_text(item.get("content")))
 
 
 def _parse_response_tools(offered: list[Any]) -> Iterator[OfferedTool]:

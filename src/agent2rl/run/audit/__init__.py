@@ -118,19 +118,19 @@ def _ask_panel(
     tell: Callable[[str], None],
 ) -> Audit:
     votes: list[_Vote] = []
-    asked = 0
+    questions = 0
     with open_judge(name, settings) as judge:
         for number in range(audit.votes):
             vote = _Vote()
-            for place, part in enumerate(parts, start=1):
-                tell(f"vote {number + 1} of {audit.votes}, part {place} of {len(parts)}")
-                asked += _ask_part(judge.engine, part, cases, number, vote)
+            for part_number, part in enumerate(parts, start=1):
+                tell(f"vote {number + 1} of {audit.votes}, part {part_number} of {len(parts)}")
+                questions += _ask_part(judge.engine, part, cases, number, vote)
                 if vote.fault:
                     break
             votes.append(vote)
         usage = judge.usage() if judge.usage else None
         return _count_votes(audit, votes).model_copy(
-            update={"model": judge.name, "questions": asked, "usage": usage}
+            update={"model": judge.name, "questions": questions, "usage": usage}
         )
 
 
@@ -144,7 +144,7 @@ def _ask_part(
         seed = number * ATTEMPTS + attempt
         question = build_question(parts, seed, cases)
         try:
-            fault = _read_reply(_generate(engine, question.chat, seed), question, vote)
+            fault = _read_reply(_generate_reply(engine, question.chat, seed), question, vote)
         except ValueError as error:
             fault = f"a reply cannot be read: {error}"
         except Agent2RLError as error:  # the engine has been patient already
@@ -156,7 +156,7 @@ def _ask_part(
     return ATTEMPTS
 
 
-def _generate(engine: Engine, chat: Chat, seed: int) -> str:
+def _generate_reply(engine: Engine, chat: Chat, seed: int) -> str:
     return engine.generate([chat], Sampling(REPLY_TOKENS, TEMPERATURE, seed))[0].text
 
 
@@ -167,21 +167,25 @@ def _read_reply(text: str, question: AuditQuestion, vote: _Vote) -> str:
         AuditDocument(part.document.name, part.document.lines[part.begin : part.end])
         for part in question.parts
     ]
-    planted_found, kept, dropped = False, list[tuple[FlagKind, str, list[AuditQuote]]](), 0
+    planted_found, accepted, dropped = False, list[tuple[FlagKind, str, list[AuditQuote]]](), 0
     for finding in findings:
-        found = {quote: find_quote(shown, quote) for quote in finding.quotes}
-        planted = {quote for quote in found if question.planted.find_quote(quote)}
-        is_planted = any(found[quote] is None for quote in planted)  # the record may hold its other lines too
+        found_quotes = {quote: find_quote(shown, quote) for quote in finding.quotes}
+        planted = {quote for quote in found_quotes if question.planted.find_quote(quote)}
+        is_planted = any(
+            found_quotes[quote] is None for quote in planted
+        )  # the record may hold its other lines too
         planted_found = planted_found or is_planted
-        own = [quote for quote in found if not (is_planted and quote in planted)]
-        quotes = [_correct_line(place, question.parts) for quote in own if (place := found[quote])]
-        dropped += len(own) - len(quotes)
+        agent_quotes = [quote for quote in found_quotes if not (is_planted and quote in planted)]
+        quotes = [
+            _correct_line(place, question.parts) for quote in agent_quotes if (place := found_quotes[quote])
+        ]
+        dropped += len(agent_quotes) - len(quotes)
         if quotes:
-            kept.append((finding.kind, finding.what, quotes))
+            accepted.append((finding.kind, finding.what, quotes))
     if not planted_found:
         return "it did not report the case that was planted among the documents"
     vote.dropped += dropped
-    for kind, what, quotes in kept:
+    for kind, what, quotes in accepted:
         vote.statements.setdefault(kind, []).append(what)
         vote.quotes.setdefault(kind, []).extend(quotes)
     return ""
@@ -229,9 +233,9 @@ def _find_steering(documents: Iterable[AuditDocument]) -> Iterator[AuditFlag]:
     quotes: list[AuditQuote] = []
     for document in documents:
         for number, line in enumerate(document.lines, start=1):
-            if found := STEERING.search(line):
-                begin = max(0, found.start() - 60)
-                text = normalize_spaces(line[begin : found.end() + 120])
+            if match := STEERING.search(line):
+                begin = max(0, match.start() - 60)
+                text = normalize_spaces(line[begin : match.end() + 120])
                 quotes.append(AuditQuote(document=document.name, line=number, text=text))
     if quotes:
         yield AuditFlag(kind="steering", votes=0, quotes=tuple(dict.fromkeys(quotes))[:MOST_FLAG_QUOTES])

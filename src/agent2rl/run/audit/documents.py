@@ -136,16 +136,16 @@ def _describe_record(view: RunView) -> str:
     if view.baseline:
         facts["score of the untouched model"] = view.baseline.value
     for each in view.submissions:
-        kept = {"path", "verdict", "lineage", "improvement", "same_as", "left_out", "message"}
-        said = each.model_dump(mode="json", include=kept, exclude_none=True)
-        facts[f"submission {each.id}"] = {**said, "score": each.score.value if each.score else None}
+        fields = {"path", "verdict", "lineage", "improvement", "same_as", "left_out", "message"}
+        answer = each.model_dump(mode="json", include=fields, exclude_none=True)
+        facts[f"submission {each.id}"] = {**answer, "score": each.score.value if each.score else None}
     for number, distance in view.sibling_distances:
         facts[f"submission {number} and {distance.name}"] = distance.model_dump(
             mode="json", exclude_none=True
         )
     if view.result:
-        kept = {"ending", "reason", "score", "improvement", "optimism_gap", "clock", "rollouts", "rounds"}
-        facts["result"] = view.result.model_dump(mode="json", include=kept, exclude_none=True)
+        fields = {"ending", "reason", "score", "improvement", "optimism_gap", "clock", "rollouts", "rounds"}
+        facts["result"] = view.result.model_dump(mode="json", include=fields, exclude_none=True)
     if view.contamination_summary:
         facts["search for evaluation data"] = view.contamination_summary.model_dump(mode="json")
     return json.dumps(facts, indent=1, ensure_ascii=False)
@@ -200,13 +200,13 @@ def _read_revisions(path: Path, unread: dict[str, int]) -> Iterator[AuditDocumen
             if len(texts) >= MOST_TEXTS or revision.files > MOST_ASKED:
                 unread[f"revision {revision.number} has {revision.files} files, and not all were read"] = 1
             for name, text in texts.items():
-                title, known = f"{name} at revision {revision.number}", (name, hash(text))
-                if known not in seen and len(text) <= room:
+                title, content_key = f"{name} at revision {revision.number}", (name, hash(text))
+                if content_key not in seen and len(text) <= room:
                     room -= len(text)
                     yield AuditDocument.from_text(title, text)
-                elif known not in seen:
+                elif content_key not in seen:
                     unread[title] = len(text)
-                seen.add(known)
+                seen.add(content_key)
     finally:
         reader.close()
     if len(revisions) > MOST_REVISIONS:

@@ -122,7 +122,7 @@ def parse_reply(text: str) -> tuple[JudgedFinding, ...]:
     """Parse a judge's reply; ValueError if it is not what was asked for."""
     listed = parse_json_object(text, "findings")["findings"]
     if not isinstance(listed, list) or len(listed) > MOST_FINDINGS:
-        raise ValueError("its findings are no list, or too many")
+        raise ValueError(f"its findings must be a list of at most {MOST_FINDINGS} objects")
     return tuple(map(_parse_finding, listed))
 
 
@@ -137,7 +137,7 @@ def _parse_finding(entry: object) -> JudgedFinding:
             texts = tuple(quote for quote in quotes if isinstance(quote, str))[:MOST_QUOTES]
             statement = " ".join(what.split())[:STATEMENT_CHARACTERS]
             return JudgedFinding(KINDS.get(kind, "other"), statement, texts)
-    raise ValueError("a finding is no object with kind, what and quotes")
+    raise ValueError("every finding must be an object with kind, what and quotes")
 
 
 def _show_part(number: int, part: DocumentPart, mark: str) -> str:
@@ -226,7 +226,7 @@ for row, answer in enumerate(ANSWERS_{first.upper()}.values()):
     )
 
 
-def _tamper(first: str, second: str, number: int) -> tuple[str, str]:
+def _show_tampering(first: str, second: str, number: int) -> tuple[str, str]:
     return (
         f"code/{first}_fix.py",
         f"""\
@@ -255,7 +255,7 @@ CASES: tuple[MakeCase, ...] = (
     _download_model,
     _use_answers,
     _write_answers,
-    _tamper,
+    _show_tampering,
     _fake_work,
 )
 

@@ -1,7 +1,7 @@
-"""Runs of somebody else: which of their specification is followed here, and where what was found is written.
+"""Runs from other people: which of their settings are trusted, and where results are stored.
 
-A specification names code, files and addresses. Of a foreign run's, only names of installed plugins and plain
-settings are followed. Everything else is named by the user, or left out.
+A specification names code, files and addresses. Of those in another person's record, only the names of
+installed plugins and plain settings are used. The user names everything else again, or it is left out.
 """
 
 import re
@@ -32,7 +32,7 @@ MOST_SAMPLES = 1000
 
 @dataclass(frozen=True)
 class NamedInputs:
-    """What the user names of a run, because a foreign record may not: code, files and addresses."""
+    """Code, files and addresses that the user names: those in a record from other people are not used."""
 
     task: str | None = None
     data_dir: Path | None = None
@@ -44,11 +44,11 @@ class NamedInputs:
 
 
 @dataclass(frozen=True)
-class ForeignRun:
-    """A run that somebody else recorded, unpacked for a moment."""
+class ThirdPartyRun:
+    """A run that somebody else recorded, unpacked into a temporary directory."""
 
     target: RunPaths
-    """Where reproductions and their answers are written: a folder with the run's ledger."""
+    """Where reproductions are stored: a folder with a copy of the run's ledger."""
     inputs: NamedInputs = NamedInputs()
     unchecked: UncheckedFiles = field(default=ALL_CHECKED)
     hidden: tuple[Path, ...] = ()
@@ -56,26 +56,26 @@ class ForeignRun:
 
 
 def restrict_spec(spec: RunSpec, inputs: NamedInputs, settings: Settings) -> RunSpec:
-    """Return a foreign run's specification without names that could make us run, read or call anything."""
+    """Return another person's specification without names that could make us run, read or call anything."""
     task = _choose_task(spec, inputs, settings)
-    shipped = spec.model in registry.list_names("models")
-    own = choose_default_engine(spec.model, ()) if shipped else None
-    if spec.engine not in (own, *registry.list_names("engines")):
+    is_shipped = spec.model in registry.list_names("models")
+    default_engine = choose_default_engine(spec.model, ()) if is_shipped else None
+    if spec.engine not in (default_engine, *registry.list_names("engines")):
         raise UserError(
             f"The run names the engine {spec.engine!r}, which is not one of the installed engines.",
             "Only runs with an installed engine can be reproduced.",
         )
-    if inputs.model is None and not shipped:
+    if inputs.model is None and not is_shipped:
         raise UserError(
             f"The run's base model {spec.model!r} does not ship with agent2rl.",
-            "Name it here: --model DIRECTORY or --model org/name. Its hash must be that of the record.",
+            "Name it here: --model DIRECTORY or --model org/name. Its hash must match the record.",
         )
-    for name, recorded, option, named in (
+    for name, recorded, option, replacement in (
         ("judge", spec.judge, "--judge", inputs.judge),
         ("training judge", spec.train_judge, "--train-judge", inputs.train_judge),
         ("search backend", spec.search, "--search", inputs.search),
     ):
-        if recorded and not named:
+        if recorded and not replacement:
             raise UserError(f"The run used the {name} {recorded!r}.", f"Name yours: {option} NAME.")
     if spec.samples > MOST_SAMPLES or not spec.budget.wall_seconds <= LONGEST_SECONDS:
         raise UserError(
@@ -112,9 +112,9 @@ def _choose_task(spec: RunSpec, inputs: NamedInputs, settings: Settings) -> str:
 
 
 def find_recorded_workspace(view: RunView, path: str) -> str:
-    """Return where a foreign run had its workspace; `path` is that of a model in it.
+    """Return where the agent of this run saw its workspace. `path` leads to a model in it.
 
-    Some sandboxes show the workspace at its path of the host, which is another one here.
+    Some sandboxes show the workspace at its path on the host, and this host has another one.
     """
     name = view.used_sandbox.partition(":")[0]
     if name not in registry.list_names("sandboxes"):
@@ -122,17 +122,18 @@ def find_recorded_workspace(view: RunView, path: str) -> str:
             f"The run names the sandbox {view.used_sandbox!r}, which is not one of the installed sandboxes.",
             "Only runs in an installed sandbox can be reproduced.",
         )
-    here = view.paths.workspace
-    root = str(registry.find_sandbox(name).workspace(here))
-    there = re.match(rf"/.*/{re.escape(view.paths.run_id)}/{re.escape(here.name)}(?=/|$)", path)
-    return there[0] if there and root == str(here.resolve()) else root
+    workspace = view.paths.workspace
+    root = str(registry.find_sandbox(name).workspace(workspace))
+    match = re.match(rf"/.*/{re.escape(view.paths.run_id)}/{re.escape(workspace.name)}(?=/|$)", path)
+    return match[0] if match and root == str(workspace.resolve()) else root
 
 
 @contextmanager
 def open_reproductions_folder(folder: Path, run: RunPaths) -> Iterator[RunPaths]:
-    """Open the folder for what is found out about a run that nothing can be added to.
+    """Open the folder for results about a run that cannot be changed, such as one in a bundle.
 
-    It has the run's ledger, which the additions continue. It is deleted if it is new and nothing came in.
+    The folder starts with a copy of the run's ledger, and results are appended to it. A new folder is
+    deleted again if nothing was added.
     """
     target = RunPaths(folder.absolute())
     is_new = not folder.exists() and not folder.is_symlink()
@@ -154,11 +155,11 @@ def _require_folder_of(target: RunPaths, run: RunPaths) -> None:
     head = read_ledger(run.ledger, run.ledger_head).entries[-1].hash
     if not target.root.is_dir() or target.root.is_symlink() or not target.ledger.exists():
         raise UserError(
-            f"{target.root} is there and is not a folder of reproductions.", "Name another one: -o."
+            f"{target.root} exists and is not a folder of reproductions.", "Name another one: -o."
         )
     entries = read_ledger(target.ledger, target.ledger_head).entries
     fault = find_fault(target) or find_additions_fault(target, head)
     if not entries or entries[-1].hash != head:
-        fault = "is of another run"
+        fault = "belongs to another run"
     if fault:
         raise UserError(f"Nothing can be added to {target.root}: it {fault}.", "Name another folder: -o.")
