@@ -13,6 +13,7 @@ import pytest
 from agent2rl import registry
 from agent2rl.grading.verify import verify_run
 from tests.helpers.run_launcher import FinishedRun, RunLauncher
+from tests.helpers.waiting import wait_until
 
 BUDGET = ("--budget", "20m")
 
@@ -521,11 +522,11 @@ for _ in range(900):
         break
 for s in held:
     s.close()
-time.sleep(0.5)
 def raw(request):
     with socket.socket(socket.AF_UNIX) as s:
         s.settimeout(20)
-        s.connect(str(door))
+        while s.connect_ex(str(door)):  # the queue may be full still
+            time.sleep(0.05)
         try:
             for piece in request:
                 s.sendall(piece)
@@ -820,7 +821,9 @@ pathlib.Path("/tmp/" + NAME).write_text("mine")
 abstract = socket.socket(socket.AF_UNIX)
 abstract.bind("\\0agent2rl-" + NAME)
 abstract.listen()
-time.sleep(6)
+(WORKSPACE / "up").touch()
+while not (WORKSPACE / "go").exists():
+    time.sleep(0.05)
 other = {"left": "right", "right": "left"}[NAME]
 def reaches():
     try:
@@ -838,6 +841,9 @@ say(seen=seen, reaches=reaches(), processes=met, number=answer["submission_id"])
         launcher.start(launcher.script(f"NAME = {name!r}\n{code}", f"{name}.py"), *BUDGET)
         for name in ("left", "right")
     ]
+    wait_until(lambda: len(list(launcher.runs.glob("*/workspace/up"))) == len(processes), 600)
+    for up in launcher.runs.glob("*/workspace/up"):
+        up.with_name("go").touch()
     runs: list[FinishedRun] = [launcher.finish(process) for process in processes]
     spans = []
     for run in runs:
