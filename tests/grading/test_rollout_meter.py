@@ -106,13 +106,13 @@ def test_whatever_is_claimed_is_counted_or_refused(
 def test_claims_and_served_steps_use_up_one_budget(tmp_path: Path) -> None:
     with open_recorded_meter(tmp_path, steps=10) as one:
         one.meter.count_claim(one.report(1, episodes=1, steps=8))
-        one.meter.begin()
-        one.meter.allow()
-        one.meter.stepped(won=False)
+        one.meter.begin_episode()
+        one.meter.require_budget()
+        one.meter.count_step(won=False)
         assert one.meter.steps_left() == 1
         one.meter.count_claim(one.report(2, steps=5))  # it happened, so it counts
         assert one.meter.steps_left() == 0
-        for refused in (one.meter.begin, one.meter.allow):
+        for refused in (one.meter.begin_episode, one.meter.require_budget):
             with pytest.raises(StepsUsedUp):
                 refused()
         assert one.meter.sum_totals().claimed.steps == 13

@@ -263,8 +263,8 @@ def reopened(recorder: Recorder) -> Recorder:
 def test_steps_in_a_world_go_on_counting(tmp_path: Path) -> None:
     with open_recorded_meter(tmp_path, steps=100) as one:
         one.meter.count_claim(one.report(1, steps=40, episodes=1))
-        one.meter.begin()
-        one.meter.stepped(won=True)
+        one.meter.begin_episode()
+        one.meter.count_step(won=True)
         one.meter.close()
     with reopened(one.recorder) as recorder:
         again = RecordedMeter(

@@ -301,7 +301,7 @@ def make_run_spec(options: dict[str, Any], settings: Settings) -> RunSpec:
     model = options["model"]
     if options["samples"] > 1 and options["temperature"] == 0:
         raise UserError(
-            "Several samples at temperature 0 are one sample several times.",
+            "At temperature 0, all samples are identical.",
             "Leave out --samples, or give a --temperature above 0.",
         )
     task = registry.resolve_task_name(

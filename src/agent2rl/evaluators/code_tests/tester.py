@@ -130,15 +130,15 @@ class FunctionProxy:
         found = self._line.read(value)
         if kind == b"R":
             return found
-        told = kind == b"U" and isinstance(found, str)
-        self.unplain = f"a result is {found[:NOTE_CHARACTERS]}" if told else ""
+        has_note = kind == b"U" and isinstance(found, str)
+        self.unplain = f"a result is {found[:NOTE_CHARACTERS]}" if has_note else ""
         raise self._line.end(self.unplain or "it answered nonsense")
 
 
 def rebuild_error(found: Any) -> Exception:
     """Rebuild the program's error for the tests: a builtin one as it is, any other as a ProgramError."""
-    told = found if isinstance(found, tuple) and len(found) == 2 else ("", "")
-    name, text = (part[:NOTE_CHARACTERS] if isinstance(part, str) else "" for part in told)
+    name_and_text = found if isinstance(found, tuple) and len(found) == 2 else ("", "")
+    name, text = (part[:NOTE_CHARACTERS] if isinstance(part, str) else "" for part in name_and_text)
     kind = getattr(builtins, name, None)
     if isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, ENDS_LOOPS):
         with contextlib.suppress(TypeError):  # some take other arguments than a text
