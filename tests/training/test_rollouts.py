@@ -17,7 +17,7 @@ from agent2rl.engines.transformers.decoding import FollowUp, GenerationRequest
 from agent2rl.engines.transformers.loading import load_model
 from agent2rl.evaluators.episode_prompts import EpisodePrompt, extract_action
 from agent2rl.evaluators.episodes import Episodes
-from agent2rl.training import models
+from agent2rl.training import models, rollouts
 from agent2rl.training.grpo import GrpoRollout, GrpoSettings, RolloutJob
 from agent2rl.training.policy import build_sequences
 from agent2rl.training.progress import TrainingProgress
@@ -211,3 +211,8 @@ def test_grpo_raises_the_reward_of_a_world(bases: dict[str, Path], level: bool) 
     result = grpo_in_world(model, tokenizer, setup, games, settings, TrainingProgress("grpo"))
     assert result.steps == 10
     assert sum(result.rewards[-3:]) > 2 * sum(result.rewards[:3])
+
+
+def test_the_former_name_of_a_setup_can_still_be_imported() -> None:
+    """Programs of recorded runs import it."""
+    assert rollouts.Arena is rollouts.WorldSetup

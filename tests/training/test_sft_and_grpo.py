@@ -1,5 +1,6 @@
 """The training recipes, on a tiny model: they learn, they repeat, and what they save can be submitted."""
 
+import math
 import time
 from pathlib import Path
 
@@ -367,3 +368,9 @@ def test_a_sample_of_one_token_is_still_an_answer(loaded: Loaded) -> None:
     ((found,),) = sample(*loaded, ["Hm?"], SampleSettings(max_tokens=1))
     assert isinstance(found, PolicySample)
     assert len(found.tokens) == 1
+
+
+def test_sft_without_time_for_a_step_changes_nothing(loaded: Loaded) -> None:
+    result = sft(*loaded, PAIRS, SftSettings(seconds=0.0), TrainingProgress("sft"))
+    assert result.steps == 0
+    assert math.isnan(result.loss)

@@ -232,7 +232,7 @@ class ReplayedConversations:
     def _get_next_reply(self, name: str) -> Completion:
         if name not in self._left:
             example, _, number = name.rpartition("#")
-            outputs = self._engine.given(example)
+            outputs = self._engine.get_outputs(example)
             if int(number) >= len(outputs):
                 raise GradingError(f"There is no output {number} for {example!r}.")
             self._left[name] = deque(outputs[int(number)].splitlines())

@@ -182,7 +182,7 @@ def _collect_given_answers(
     engine: RecordedEngine, examples: Sequence[Example], samples: int
 ) -> SampledAnswers:
     """Return the recorded answers of each example; their prompts are unknown."""
-    texts = [engine.given(example.id) for example in examples]
+    texts = [engine.get_outputs(example.id) for example in examples]
     if any(len(answers) != samples for answers in texts):
         raise GradingError(f"Some questions do not have {samples} answers.")
     return SampledAnswers(examples, texts, how={"prompting": "given", "samples": samples})

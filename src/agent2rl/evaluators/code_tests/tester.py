@@ -212,10 +212,10 @@ def _test_inside(job: dict[str, Any], line: ProgramConnection) -> None:
 def _limit_time(line: ProgramConnection) -> Any:
     """Stop tests that compute for too long."""
 
-    def ring(*_: object) -> None:
+    def raise_timeout(*_: object) -> None:
         raise line.end("it took too long")
 
-    signal.signal(signal.SIGALRM, ring)
+    signal.signal(signal.SIGALRM, raise_timeout)
     signal.setitimer(signal.ITIMER_REAL, WALL_SECONDS + 1)
     try:
         yield
