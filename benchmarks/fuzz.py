@@ -95,7 +95,7 @@ def open_api(place: Path) -> Iterator[Any]:
     with Recorder.create(place / "runs", spec, lambda _: None) as recorder:
         (recorder.paths.workspace / "output").mkdir(parents=True)
         service = GradingService(setup, budget, recorder, threading.Event())
-        service.meter.begin()
+        service.meter.begin_episode()
         service.start()
         yield create_grading_app(service, "gsm8k-mini", has_world=True)
 

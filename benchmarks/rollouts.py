@@ -185,7 +185,8 @@ def measure_steps(chosen: argparse.Namespace) -> dict[str, Any]:
     model, tokenizer = models.load(chosen.measure)
     playing: list[float] = []
     tokens: list[int] = []
-    play = EpisodeRollouts.attempt
+    name = "sample_rollouts" if hasattr(EpisodeRollouts, "sample_rollouts") else "attempt"  # in older code
+    play = getattr(EpisodeRollouts, name)
 
     def timed(rollouts: Any, job: Any) -> Any:
         began = time.monotonic()
@@ -196,7 +197,7 @@ def measure_steps(chosen: argparse.Namespace) -> dict[str, Any]:
         tokens.append(sum(rollout.tokens for group in found for rollout in group))
         return found
 
-    EpisodeRollouts.attempt = timed  # type: ignore[method-assign, assignment]
+    setattr(EpisodeRollouts, name, timed)
     if chosen.shape:  # random weights never win: rewards are drawn, so that every episode is learnt
         restrict_to_digits(model, tokenizer)
         dice = random.Random(0)
@@ -212,7 +213,7 @@ def measure_steps(chosen: argparse.Namespace) -> dict[str, Any]:
             for step in range(chosen.steps + 1):
                 began = time.monotonic()
                 timed_job = _Job(list(range(chosen.games)), range(chosen.games), step)
-                rollouts.attempt(timed_job)  # type: ignore[arg-type]
+                getattr(rollouts, name)(timed_job)
                 steps.append(time.monotonic() - began)
         else:
             progress = _StepTimes("grpo", None, 0.0)

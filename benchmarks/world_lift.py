@@ -63,7 +63,7 @@ from agent2rl.training.grpo import GrpoSettings
 from agent2rl.training.optimizer import TrainingSchedule
 from agent2rl.training.policy import TrainingSequence
 from agent2rl.training.progress import TrainingProgress
-from agent2rl.training.rollouts import Arena, encode_expert_games, grpo_in_world
+from agent2rl.training.rollouts import WorldSetup, encode_expert_games, grpo_in_world
 from agent2rl.training.sft import SftSettings, imitate
 
 SHIPPED = Path(__file__).parents[1] / "src/agent2rl/models/seedling/files"
@@ -96,7 +96,7 @@ class Subject:
         self._filed = filed
         self._world = world
         self.games = world.games
-        self.arena = Arena(
+        self.setup = WorldSetup(
             world.environment,
             evaluator.prompt,
             evaluator.action,
@@ -110,15 +110,15 @@ class Subject:
     ) -> tuple[int, list[TrainingSequence]]:
         """Return the number of the expert's games, and their training sequences."""
         if self._filed:
-            rows = encode_demonstrations(model, tokenizer, self.arena.prompt, self._filed)
+            rows = encode_demonstrations(model, tokenizer, self.setup.prompt, self._filed)
             return len(self._filed), rows
-        played = list(encode_expert_games(model, tokenizer, self.arena, self._expert, self.games[:count]))
+        played = list(encode_expert_games(model, tokenizer, self.setup, self._expert, self.games[:count]))
         return len(played), [row for sequences in played for row in sequences]
 
     def as_recipe(self) -> WorldSubject:
         """Return the world as the recipe has it: with the expert or with files of its games, not both."""
         world = replace(self._world, expert=None) if self._filed else self._world
-        return WorldSubject(world, self.arena, self._filed)
+        return WorldSubject(world, self.setup, self._filed)
 
     def play_at_random(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, count: int
@@ -127,11 +127,11 @@ class Subject:
         environment = self._world.environment()
         dice = random.Random(0)
         games = [
-            _play_random_game(environment, game, self.arena.kind(game), dice)
+            _play_random_game(environment, game, self.setup.kind(game), dice)
             for game in islice(cycle(self.games), count)
         ]
         lost = [game for game in games if not game.won]
-        return len(lost), encode_demonstrations(model, tokenizer, self.arena.prompt, lost)
+        return len(lost), encode_demonstrations(model, tokenizer, self.setup.prompt, lost)
 
     def score(self, directory: Path) -> Evaluations:
         found: Evaluations = {}
@@ -312,7 +312,7 @@ def stages(subject: Subject, chosen: argparse.Namespace, seed: int) -> Iterator[
 
         progress = TrainingProgress("grpo", chosen.log, every_seconds=0.0)
         rewards = grpo_in_world(
-            model, tokenizer, subject.arena, subject.games, online, progress, record_level
+            model, tokenizer, subject.setup, subject.games, online, progress, record_level
         ).rewards
         tens = [rewards[start : start + 10] for start in range(0, len(rewards), 10)]
         yield graded("grpo", last, step=len(rewards), rewards=[round(fmean(ten), 2) for ten in tens])

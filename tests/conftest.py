@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.helpers.run_launcher import RunLauncher
 
@@ -16,7 +16,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Started in the background of a script. Tests of Ctrl-C would wait for programs that ignore it, too.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-settings.register_profile("agent2rl", database=None, deadline=None)
+settings.register_profile(
+    "agent2rl", database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("agent2rl")
 
 

@@ -18,7 +18,8 @@ from agent2rl.core.sandbox import Exit, Mount, ServiceSocket, url_placeholder
 from agent2rl.core.self_reports import Transcript
 from agent2rl.run.agent_install import get_install_path
 from tests.agents.agent_runs import AGENT_CACHE, install_agent_or_skip
-from tests.helpers.sandbox_runner import SandboxRunner, wait_until
+from tests.helpers.sandbox_runner import SandboxRunner
+from tests.helpers.waiting import wait_until
 
 URL_VARIABLE = "LLM_URL"
 INSTALL_PREFIX = PurePosixPath("/opt/agent")

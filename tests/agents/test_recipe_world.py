@@ -76,10 +76,10 @@ def now(job: train.RecipeJob, stage: str, seconds: float) -> TrainingRound:
 
 
 def test_the_world_is_put_to_the_model_as_the_grader_puts_it(games: WorldSubject) -> None:
-    assert games.arena.prompt == STAIRS_PROMPT
-    assert games.arena.sampling.stop == ("\n",)
-    assert games.arena.action("> up") == "up"
-    assert games.arena.world().reset(STAIRS_EXAMPLES[1]) == StairsEnvironment().reset(STAIRS_EXAMPLES[1])
+    assert games.setup.prompt == STAIRS_PROMPT
+    assert games.setup.sampling.stop == ("\n",)
+    assert games.setup.action("> up") == "up"
+    assert games.setup.world().reset(STAIRS_EXAMPLES[1]) == StairsEnvironment().reset(STAIRS_EXAMPLES[1])
 
 
 def test_a_run_that_withholds_the_expert_has_grpo_alone(
@@ -106,9 +106,9 @@ def test_a_run_with_demonstrations_trains_on_their_file(job: train.RecipeJob, ga
     assert alone.stages(["sft", "grpo"]) == ["sft", "grpo"]
     assert alone.shown == shown
     played = rollouts.encode_expert_games(
-        learner.model, learner.tokenizer, games.arena, StairsExpert, games.world.games
+        learner.model, learner.tokenizer, games.setup, StairsExpert, games.world.games
     )
-    read = encode_demonstrations(learner.model, learner.tokenizer, alone.arena.prompt, alone.shown)
+    read = encode_demonstrations(learner.model, learner.tokenizer, alone.setup.prompt, alone.shown)
     assert read == [sequence for sequences in played for sequence in sequences]
     assert alone.sft(now(job, "sft", 2.0), learner)
 
@@ -220,7 +220,7 @@ def test_few_steps_in_a_world_learn_as_fast_as_many(job: train.RecipeJob) -> Non
 def reward(games: WorldSubject, learner: PolicyLearner) -> float:
     """The mean over sampled episodes."""
     sampler = PolicySampler(learner.model, learner.tokenizer)
-    source = rollouts.EpisodeRollouts(sampler, games.arena, games.world.games, group=8)
+    source = rollouts.EpisodeRollouts(sampler, games.setup, games.world.games, group=8)
     try:
         found = source.play_games(games.world.games, seed=77)
     finally:

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from agent2rl.campaign import claims_and_sessions
 from agent2rl.campaign.claims_and_sessions import ExperimentClaim, ExperimentClaims
 from agent2rl.core.errors import UserError
+from tests.helpers.waiting import wait_until
 
 PROCESSES, EXPERIMENTS = 8, 100
 
@@ -44,9 +46,7 @@ def test_eight_processes_that_race_for_a_hundred_experiments_take_each_once(tmp_
     notes = tmp_path / "notes"
     notes.mkdir()
     processes = start(PROCESSES, grab, tmp_path / "claims", notes)
-    until = time.monotonic() + 120
-    while len(list(notes.glob("*.taken"))) < PROCESSES and time.monotonic() < until:
-        time.sleep(0.02)
+    wait_until(lambda: len(list(notes.glob("*.taken"))) == PROCESSES)
     for process in processes:
         process.kill()
         process.join()
@@ -79,7 +79,7 @@ def test_what_killed_processes_had_claimed_is_done_by_others_exactly_once(tmp_pa
     done.mkdir()
     processes = start(PROCESSES, labour, tmp_path / "claims", done)
     for process in processes:
-        process.join(60)
+        process.join(300)
     codes = {process.exitcode for process in processes}
     assert codes == {0, -signal.SIGKILL}, "some were killed, the others ended by themselves"
     times = {path.name: path.read_text() for path in done.glob(".e*")}
@@ -87,9 +87,29 @@ def test_what_killed_processes_had_claimed_is_done_by_others_exactly_once(tmp_pa
 
 
 def take_once(number: int, folder: Path, notes: Path, lease: float) -> None:
-    if ExperimentClaims(folder, lease).claim_experiment("one"):
-        (notes / str(number)).touch()
-        time.sleep(60)
+    """Notes whether it got the claim, and stays until it is ended if it did."""
+    taken = ExperimentClaims(folder, lease).claim_experiment("one") is not None
+    (notes / f"{number}.{'taken' if taken else 'refused'}").touch()
+    if taken:
+        time.sleep(600)
+
+
+def take_at_once(folder: Path, notes: Path, lease: float) -> list[str]:
+    """Return what became of the claim in each of several processes that try it at the same time."""
+    notes.mkdir()
+    processes = start(PROCESSES, take_once, folder, notes, lease)
+    wait_until(lambda: len(list(notes.iterdir())) == PROCESSES)
+    for process in processes:
+        process.kill()
+        process.join()
+    return sorted(path.suffix for path in notes.iterdir())
+
+
+def make_older(folder: Path, experiment: str, seconds: float) -> None:
+    """Let the latest claim be as old as if so much time had passed."""
+    path = max((folder / experiment).iterdir(), key=lambda path: int(path.name))
+    touched = path.stat().st_mtime - seconds
+    os.utime(path, (touched, touched))
 
 
 def elsewhere(folder: Path, experiment: str) -> None:
@@ -102,57 +122,47 @@ def elsewhere(folder: Path, experiment: str) -> None:
     os.utime(path, (before, before))
 
 
-def test_a_claim_of_another_machine_is_taken_over_after_the_lease_and_by_one_alone(tmp_path: Path) -> None:
-    folder, notes, lease = tmp_path / "claims", tmp_path / "notes", 4.0  # a busy machine pauses for a second
-    notes.mkdir()
-    claims = ExperimentClaims(folder, lease)
+def test_a_claim_of_another_machine_is_taken_over_after_the_lease_and_by_one_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claims_and_sessions, "BEAT_SECONDS", 0.0)
+    folder, hour = tmp_path / "claims", 3600.0
+    claims = ExperimentClaims(folder, lease=hour)
     first = claims.claim_experiment("one")
     assert first is not None
     elsewhere(folder, "one")
     assert claims.claim_experiment("one") is None
     assert claims.find_holder("one") is not None
-    until = time.monotonic() + 120
-    while claims.find_holder("one") and time.monotonic() < until:
-        time.sleep(0.05)
+    make_older(folder, "one", hour)
     assert claims.find_holder("one") is None
-    processes = start(PROCESSES, take_once, folder, notes, 60.0 * 60)
-    for process in processes:
-        process.join(0.1)
-    assert not list(notes.iterdir()), "a longer lease has not run out"
-    for process in processes:
-        process.kill()
-        process.join()
-    processes = start(PROCESSES, take_once, folder, notes, lease)
-    until = time.monotonic() + 120
-    while not list(notes.iterdir()) and time.monotonic() < until:
-        time.sleep(0.02)
-    time.sleep(lease / 2)
-    assert len(list(notes.iterdir())) == 1
-    for process in processes:
-        process.kill()
-        process.join()
+    longer = take_at_once(folder, tmp_path / "longer", 3 * hour)
+    assert longer == [".refused"] * PROCESSES, "a longer lease has not run out"
+    assert take_at_once(folder, tmp_path / "notes", hour) == [".refused"] * (PROCESSES - 1) + [".taken"]
     assert first.renew_claim() is False, "whoever was taken over from is told"
 
 
-def test_a_holder_that_gives_signs_of_life_keeps_its_claim(tmp_path: Path) -> None:
-    claims = ExperimentClaims(tmp_path, lease=0.4)
+def test_a_holder_that_gives_signs_of_life_keeps_its_claim(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claims_and_sessions, "BEAT_SECONDS", 0.0)
+    hour = 3600.0
+    claims = ExperimentClaims(tmp_path, lease=hour)
     held = claims.claim_experiment("one", session="s")
     assert held is not None
     elsewhere(tmp_path, "one")
-    until = time.monotonic() + 1.2
-    while time.monotonic() < until:
-        assert held.renew_claim()
+    for _ in range(3):
+        make_older(tmp_path, "one", 0.6 * hour)
         assert claims.claim_experiment("one") is None
-        time.sleep(0.05)
+        assert held.renew_claim()
     holder = claims.find_holder("one")
     assert holder is not None
     assert holder.session == "s"
 
 
 def test_a_holder_that_slept_through_its_lease_gives_up_though_nobody_came(tmp_path: Path) -> None:
-    held = ExperimentClaims(tmp_path, lease=0.2).claim_experiment("one")
+    held = ExperimentClaims(tmp_path, lease=0.01).claim_experiment("one")
     assert held is not None
-    time.sleep(0.25)
+    time.sleep(0.02)
     assert held.renew_claim() is False
 
 
@@ -177,11 +187,11 @@ def test_whoever_cannot_claim_is_told_before_anything_is_begun(tmp_path: Path) -
 
 
 def test_a_claim_that_cannot_be_read_is_somebodys_until_its_time_is_over(tmp_path: Path) -> None:
-    claims = ExperimentClaims(tmp_path, lease=0.3)
+    claims = ExperimentClaims(tmp_path, lease=3600.0)
     (tmp_path / "one").mkdir()
     (tmp_path / "one" / "1").write_bytes(b"\xff\x00")
     assert claims.claim_experiment("one") is None
-    time.sleep(0.3)
+    make_older(tmp_path, "one", 3600.0)
     assert claims.claim_experiment("one") is not None
 
 
@@ -189,9 +199,7 @@ def test_the_claim_of_a_process_that_is_gone_is_nobodys_at_once(tmp_path: Path) 
     notes = tmp_path / "notes"
     notes.mkdir()
     (process,) = start(1, take_once, tmp_path / "claims", notes, 600.0)
-    until = time.monotonic() + 120
-    while not list(notes.iterdir()) and time.monotonic() < until:
-        time.sleep(0.02)
+    wait_until(lambda: list(notes.iterdir()))
     claims = ExperimentClaims(tmp_path / "claims")
     assert claims.claim_experiment("one") is None
     process.kill()

@@ -23,9 +23,9 @@ from tests.helpers.small_campaigns import (
     list_runs,
     read_campaign_status,
     start_campaign,
-    wait_until,
     write_campaign,
 )
+from tests.helpers.waiting import wait_until
 
 
 def test_two_that_run_the_same_campaign_share_it_and_a_third_has_nothing_to_do(launcher: RunLauncher) -> None:

@@ -18,9 +18,9 @@ from tests.helpers.small_campaigns import (
     list_runs,
     read_campaign_status,
     start_campaign,
-    wait_until,
     write_campaign,
 )
+from tests.helpers.waiting import wait_until
 
 pytestmark = [
     pytest.mark.clusters,

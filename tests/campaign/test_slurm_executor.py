@@ -29,9 +29,9 @@ from tests.helpers.small_campaigns import (
     list_run_states,
     list_runs,
     start_campaign,
-    wait_until,
     write_campaign,
 )
+from tests.helpers.waiting import wait_until
 
 PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch", "squeue")
 missing = importlib.util.find_spec("submitit") is None

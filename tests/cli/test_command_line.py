@@ -142,7 +142,7 @@ def test_the_shipped_script_rises_and_its_gain_is_real(shipped_run: CommandedRun
     assert f"view {root.parent}" in done.stdout
     page = (root / "report" / "report.md").read_text()
     assert "figures/scores.svg" in page
-    assert re.search(r"\| flexible \| [\d.]+ → [\d.]+ \(heldout; does not rank\) \|", page)
+    assert re.search(r"\| flexible \| [\d.]+ → [\d.]+ \(heldout; does not affect the ranking\) \|", page)
     assert "held out" in (root / "report" / "figures" / "scores.svg").read_text()
     result = json.loads((root / "result.json").read_text())
     assert result["submissions"] == 3

@@ -20,8 +20,8 @@ def test_a_running_run_shows_the_steps_that_are_played_and_left(
         one.recorder.record_start(deadline=time.time() + 60, instructions_version=1)
         one.meter.count_claim(one.report(1, episodes=2, steps=40, successes=1))
         one.meter.count_claim(one.report(1, "another", episodes=1, steps=30))
-        one.meter.begin()
-        one.meter.stepped(won=True)
+        one.meter.begin_episode()
+        one.meter.count_step(won=True)
         one.meter._flush_counts()
         shown = launcher.cli("show", "latest").stdout
         assert "state              running" in shown

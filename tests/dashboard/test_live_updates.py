@@ -73,8 +73,8 @@ def test_a_running_run_says_how_many_steps_in_the_world_are_played_and_left(tmp_
         before = " ".join(httpx.get(address).text.split())
         assert '<span class="figure">0</span><span class="note">100 left of 100; 0 of 0 episodes' in before
         one.meter.count_claim(one.report(1, episodes=2, steps=40, successes=1))
-        one.meter.begin()
-        one.meter.stepped(won=True)
+        one.meter.begin_episode()
+        one.meter.count_step(won=True)
         one.meter._flush_counts()
         after = " ".join(httpx.get(address).text.split())
         assert '<span class="figure">41</span><span class="note">59 left of 100; 1 of 3 episodes' in after

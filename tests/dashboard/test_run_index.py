@@ -205,7 +205,7 @@ def test_an_index_that_is_damaged_while_it_is_used_is_made_anew(few: RunIndex) -
     few.path.write_bytes(b"not a table" * 1000)
     few.start()
     try:
-        for _ in range(100):
+        for _ in range(2400):
             time.sleep(0.05)
             try:
                 if len(names(few)) == 8:

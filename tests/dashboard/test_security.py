@@ -272,7 +272,7 @@ def test_no_module_that_a_run_of_others_names_is_imported(
 
 
 def _printed(output: Path) -> str:
-    for _ in range(400):
+    for _ in range(1200):
         if output.exists() and "\n" in (text := output.read_text()):
             return text.splitlines()[0]
         time.sleep(0.1)

@@ -1,7 +1,7 @@
 """The client of a served world: an environment like any other, whose steps the harness counts itself."""
 
 import os
-import time
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -93,15 +93,17 @@ def test_a_used_up_budget_is_the_same_error_as_everywhere(serving: ExitStack, tm
 
 
 def test_a_connection_that_was_idle_for_too_long_is_opened_again_by_the_next_reset(
-    serving: ExitStack, tmp_path: Path
+    serving: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    served = ServedWorld(serve(serving, tmp_path, idle_seconds=0.2)[0])
+    dropped = threading.Semaphore(0)
+    monkeypatch.setattr(MarkedStairs, "close", lambda _: dropped.release())
+    served = ServedWorld(serve(serving, tmp_path, idle_seconds=1)[0])
     served.reset(STAIRS_GAMES[7])
-    time.sleep(1)
+    assert dropped.acquire(timeout=60)
     with pytest.raises(ExternalServiceError, match="Call reset to start another"):
         served.step("up")
     served.reset(STAIRS_GAMES[7])
-    time.sleep(1)
+    assert dropped.acquire(timeout=60)
     assert served.reset(STAIRS_GAMES[1]).observation == "You stand on step 0. Climb to step 2."
 
 

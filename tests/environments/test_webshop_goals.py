@@ -41,7 +41,7 @@ def bought(
 
 
 def test_a_purchase_that_fits_in_everything_is_worth_one() -> None:
-    assert bought() == PurchaseScore(1.0, attributes=1, options=2, price=True, kind=1.0, nouns_by="rule")
+    assert bought() == PurchaseScore(1.0, attributes=1, options=2, price=True, kind=1.0)
 
 
 @pytest.mark.parametrize(

@@ -160,7 +160,7 @@ def test_the_runs_temperature_counts_before_the_tasks() -> None:
 
 
 def test_several_greedy_answers_are_refused() -> None:
-    with pytest.raises(UserError, match="one sample several times"):
+    with pytest.raises(UserError, match="all samples are identical"):
         QuestionPrompt().sample_answers(alternating(["a"]), EXAMPLES, EvalSettings(samples=2, temperature=0))
 
 
@@ -233,7 +233,7 @@ def test_a_whole_run_with_several_samples_shows_what_they_are_worth(launcher: Ru
     for page in (shown, launcher.report(run)):
         assert "4 samples at temperature 0.8" in page
         assert "pass@4" in page
-        assert f"→ {best.metrics['pass@4']:.2f} (heldout; does not rank)" in page
+        assert f"→ {best.metrics['pass@4']:.2f} (heldout; does not affect the ranking)" in page
         assert "maj@4" in page
 
 

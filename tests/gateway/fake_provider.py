@@ -52,6 +52,8 @@ class ProviderReply:
     headers: Mapping[str, str] = field(default_factory=lambda: JSON_HEADERS)
     pause_seconds: float = 0.0
     """Before each chunk."""
+    may_send: threading.Semaphore | None = None
+    """Each chunk takes one, if there is such a semaphore."""
     end: Literal["ends", "breaks off", "falls silent", "hangs up"] = "ends"
 
 
@@ -106,6 +108,8 @@ async def _send_reply(reply: ProviderReply, send: Any) -> None:
     await send({"type": "http.response.start", "status": reply.status, "headers": fields})
     for chunk in reply.chunks:
         await asyncio.sleep(reply.pause_seconds)
+        while reply.may_send and not reply.may_send.acquire(blocking=False):
+            await asyncio.sleep(0.01)
         await send({"type": "http.response.body", "body": chunk, "more_body": True})
     if reply.end == "falls silent":
         await asyncio.sleep(20)
@@ -288,7 +292,7 @@ class GatewayClient:
     def last(self, count: int = 1) -> LlmExchange:
         """The record of the last request: it is written after the agent has its answer."""
         pause = threading.Event()
-        for _ in range(500):
+        for _ in range(6000):
             if len(self.exchanges) >= count:
                 return self.exchanges[-1]
             pause.wait(0.01)

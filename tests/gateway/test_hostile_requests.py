@@ -5,6 +5,8 @@ import json
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +27,7 @@ from tests.gateway.fake_provider import (
     serve_gateway,
     serve_provider,
 )
+from tests.helpers.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -684,6 +687,7 @@ def test_refusals_do_not_fill_the_disk(provider: FakeProvider, monkeypatch: pyte
 
 def test_hundreds_of_connections_do_not_bring_it_down(provider: FakeProvider) -> None:
     with serve_gateway(provider) as agent:
+        files = count_open_files()
         lines = []
         try:
             for _ in range(300):
@@ -694,5 +698,19 @@ def test_hundreds_of_connections_do_not_bring_it_down(provider: FakeProvider) ->
         finally:
             for line in lines:
                 line.close()
-        time.sleep(0.2)
+        wait_until(lambda: is_heard(agent))
+        wait_until(lambda: count_open_files() <= files)
         assert agent.ask().status_code == 200
+
+
+def is_heard(agent: GatewayClient) -> bool:
+    """Whether one more connection finds room, and its turn comes."""
+    with socket.socket(socket.AF_UNIX) as line, suppress(ConnectionError):
+        if line.connect_ex(str(agent.socket)) == 0:
+            line.sendall(b"GET /nothing HTTP/1.1\r\nHost: x\r\n\r\n")
+            return line.recv(4) == b"HTTP"
+    return False
+
+
+def count_open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import pairwise
 
 import httpx
 import pytest
@@ -200,14 +199,14 @@ def test_of_the_providers_headers_none_that_names_an_account_comes_down(
 
 
 def test_each_chunk_goes_on_as_soon_as_it_comes(provider: FakeProvider, agent: GatewayClient) -> None:
-    provider.replies.append(make_stream_reply("anthropic", pause_seconds=0.1))
-    times = []
+    """The provider sends each chunk only after the agent has read the one before."""
+    may_send, chunks = threading.Semaphore(1), []
+    provider.replies.append(make_stream_reply("anthropic", may_send=may_send))
     with agent.client.stream("POST", "/v1/messages", json=make_request("anthropic", stream=True)) as answer:
-        for _ in answer.iter_raw():
-            times.append(time.monotonic())
-    gaps = [later - sooner for sooner, later in pairwise(times)]
-    assert len(times) == 5
-    assert min(gaps) > 0.05
+        for chunk in answer.iter_raw():
+            chunks.append(chunk)
+            may_send.release()
+    assert chunks == make_stream_events("anthropic")
 
 
 def test_usage_that_the_agent_asked_for_is_passed_on(provider: FakeProvider, agent: GatewayClient) -> None:
@@ -242,7 +241,7 @@ def test_whoever_goes_away_ends_the_providers_work_and_what_was_said_is_counted(
             seen += chunk
             if b"word" in seen:
                 break
-    assert provider.left.wait(5)
+    assert provider.left.wait(60)
     exchange = agent.last()
     assert exchange.outcome == "abandoned"
     assert exchange.tokens is not None
@@ -371,6 +370,7 @@ def test_the_same_request_after_a_failure_is_a_retry_and_the_wait_is_lost_time(
     provider: FakeProvider, agent: GatewayClient
 ) -> None:
     provider.replies.extend([make_error_reply(529), make_error_reply(529)])
+    began = time.monotonic()
     for _ in range(3):
         answer = agent.ask()
         time.sleep(0.1)
@@ -378,12 +378,12 @@ def test_the_same_request_after_a_failure_is_a_retry_and_the_wait_is_lost_time(
     agent.last(3)
     assert [exchange.retries for exchange in agent.exchanges] == [0, 1, 2]
     assert agent.exchanges[1].stalled_seconds > 0.1
-    assert 0.1 < agent.exchanges[2].stalled_seconds < 0.1 + agent.exchanges[2].seconds + 0.2
+    assert agent.exchanges[2].stalled_seconds > 0.1
     agent.ask(system="another")
     usage = agent.gateway.usage()
     assert agent.last(4).retries == 0
     assert (usage.retries, usage.failed) == (2, 2)
-    assert 0.2 < usage.stalled_seconds < usage.seconds + 0.4
+    assert 0.2 < usage.stalled_seconds < time.monotonic() - began
 
 
 def test_how_it_stands_with_the_provider_is_told_until_it_answers_again(

@@ -41,7 +41,8 @@ from agent2rl.record.files import write_json_lines, write_record
 from agent2rl.report import descriptions
 from agent2rl.tasks.gsm8k import TASK
 from tests.helpers.run_launcher import RunLauncher
-from tests.helpers.small_campaigns import has_agent_started, wait_until
+from tests.helpers.small_campaigns import has_agent_started
+from tests.helpers.waiting import wait_until
 
 QUESTION = (
     "A baker in Lyon sells seventeen walnut loaves each morning, gives four to the café next door, and "

@@ -167,8 +167,8 @@ def test_the_lineage_of_a_submission_is_pending_until_it_is_graded(
 
 
 def test_the_clock_shows_steps_played_and_left_even_without_a_limit(service: GradingService) -> None:
-    service.meter.begin()
-    service.meter.stepped(won=False)
+    service.meter.begin_episode()
+    service.meter.count_step(won=False)
     with connect(service, has_world=True) as client:
         clock = client.get("/time").json()
     assert clock["environment_steps_left"] is None

@@ -32,6 +32,14 @@ def look(conversations):
 """
 
 
+REPORT_WHEN_TOLD = """
+from agent2rl.environments.adapters import rollout_reports
+
+rollout_reports.FIRST_SECONDS = 600.0
+report = rollout_reports.ROLLOUT_REPORTER.send_report
+"""
+
+
 def test_reports_are_counted_each_on_the_record(tmp_path: Path) -> None:
     with open_recorded_meter(tmp_path) as one:
         one.meter.count_claim(one.report(1, episodes=2, steps=40))
@@ -98,20 +106,20 @@ def test_whatever_is_claimed_is_counted_or_refused(
 def test_claims_and_served_steps_use_up_one_budget(tmp_path: Path) -> None:
     with open_recorded_meter(tmp_path, steps=10) as one:
         one.meter.count_claim(one.report(1, episodes=1, steps=8))
-        one.meter.begin()
-        one.meter.allow()
-        one.meter.stepped(won=False)
+        one.meter.begin_episode()
+        one.meter.require_budget()
+        one.meter.count_step(won=False)
         assert one.meter.steps_left() == 1
         one.meter.count_claim(one.report(2, steps=5))  # it happened, so it counts
         assert one.meter.steps_left() == 0
-        for refused in (one.meter.begin, one.meter.allow):
+        for refused in (one.meter.begin_episode, one.meter.require_budget):
             with pytest.raises(StepsUsedUp):
                 refused()
         assert one.meter.sum_totals().claimed.steps == 13
 
 
 def test_play_goes_on_where_the_service_is_away(tmp_path: Path) -> None:
-    code = PLAY + "import time; rollout(look, 2); time.sleep(0.5); print(len(rollout(look, 3)))"
+    code = PLAY + REPORT_WHEN_TOLD + "rollout(look, 2); report(); print(len(rollout(look, 3)))"
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={
@@ -156,7 +164,7 @@ def test_a_lost_answer_makes_nothing_count_twice(tmp_path: Path) -> None:
                 [
                     sys.executable,
                     "-c",
-                    PLAY + "import time; rollout(look, 2); time.sleep(0.7); rollout(look, 1)",
+                    PLAY + REPORT_WHEN_TOLD + "rollout(look, 2); report(); rollout(look, 1)",
                 ],
                 env={
                     **os.environ,
@@ -253,8 +261,9 @@ with connect(os.environ["ENVIRONMENT_URL"].replace("http", "ws", 1) + "/ws") as 
             {"reporter": "x", "sequence": 1, "episodes": -1, "steps": 1, "successes": 0, "signature": "no"},
         )
     ]
-    time.sleep(2.5)
-    left = call("GET", "/time")["environment_steps_left"]
+    until = time.monotonic() + 120
+    while (left := call("GET", "/time")["environment_steps_left"]) > 21 and time.monotonic() < until:
+        time.sleep(0.05)
     stopped = 0
     try:
         for _ in range(100):

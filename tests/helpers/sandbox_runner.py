@@ -4,8 +4,7 @@ import functools
 import sys
 import textwrap
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler
@@ -64,6 +63,11 @@ class SandboxRunner:
 
     def run(self, *argv: str, command: Command | None = None, **changes: Any) -> Exit:
         return self.sandbox.run(command or Command(argv), self.enclosure(**changes), self.stop)
+
+    def due_once(self, name: str) -> dict[str, Any]:
+        """Changes that put the deadline at the moment at which the command has made this file."""
+        made = self.workspace / name
+        return {"wall_seconds": 0.1, "remaining_seconds": lambda: 0.0 if made.exists() else 0.1}
 
     def python(self, script: str, **changes: Any) -> Exit:
         return self.run(sys.executable, "-c", textwrap.dedent(script), **changes)
@@ -130,9 +134,3 @@ def find_processes_by_token(token: str) -> list[int]:
 def make_daemon_command(token: str) -> str:
     """Shell text that leaves a double-forked process of its own session behind, which carries the token."""
     return f"(setsid bash -c 'exec -a {token} sleep 300' & ) "
-
-
-def wait_until(condition: Callable[[], object], seconds: float = 20) -> None:
-    limit = time.monotonic() + seconds
-    while not condition() and time.monotonic() < limit:
-        time.sleep(0.02)

@@ -4,8 +4,7 @@ import json
 import os
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -71,13 +70,6 @@ def start_campaign(
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
-
-
-def wait_until(true: Callable[[], object], seconds: float = WAIT_SECONDS) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "it did not come to that in time"
-        time.sleep(0.05)
 
 
 def has_agent_started(launcher: RunLauncher) -> bool:

@@ -21,8 +21,8 @@ from agent2rl.play.game import HumanGame, find_game_number, list_actions
 from agent2rl.play.terminal import complete_line, play_in_terminal
 from agent2rl.run.task_data import open_training_world
 from tests.helpers.run_launcher import RunLauncher
-from tests.helpers.small_campaigns import wait_until
 from tests.helpers.small_worlds import STAIRS_WORLD
+from tests.helpers.waiting import wait_until
 from tests.play.alfworld_few_games import GAME_COUNT
 
 ROOT = Path(__file__).resolve().parents[2]

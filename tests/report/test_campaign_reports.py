@@ -119,6 +119,10 @@ def test_the_training_curves_of_a_tasks_runs_are_in_one_figure(tmp_path: Path) -
     page = campaign_page.render_html(made, figures[1:], texts)
     assert 'href="figures/training-sums.csv"' in page
     assert CampaignAnalysis.model_validate_json(made.model_dump_json()) == made
+    as_before = made.model_dump(mode="json")
+    for task in as_before["trajectories"]:
+        task["courses"] = task.pop("trajectories")
+    assert CampaignAnalysis.model_validate(as_before) == made, "reports of earlier versions can be read"
 
 
 def test_of_many_runs_each_entry_has_as_many_lines_whatever_its_results() -> None:

@@ -290,7 +290,7 @@ def test_the_metrics_of_trainings_are_drawn_and_listed() -> None:
     assert (
         "| output/grpo | output/grpo/checkpoint-890/trainer_state.json | trainer-state | 10 to 890 |" in text
     )
-    assert "No training logged its metrics" in read(html.page(sample_reports.make_empty_report(), {}))
+    assert "No training metrics were logged" in read(html.page(sample_reports.make_empty_report(), {}))
 
 
 def test_refuted_episodes_are_flagged() -> None:

@@ -35,8 +35,8 @@ from tests.helpers.sandbox_runner import (
     find_processes_by_token,
     make_daemon_command,
     serve_echo,
-    wait_until,
 )
+from tests.helpers.waiting import wait_until
 
 SANDBOX = registry.find_sandbox("confined")
 VERSION = landlock.read_version()
@@ -367,7 +367,7 @@ def test_on_older_kernels_only_this_machine_is_reached(
 def test_sockets_are_as_they_were_asked_for_and_the_commands_own(cell: SandboxRunner) -> None:
     """The broker is no process of the command, and answers whoever asks, also if others are killed."""
     script = """
-        import multiprocessing, os, resource, signal, socket, time
+        import multiprocessing, os, pathlib, resource, signal, socket, time
         for kind in (0, socket.SOCK_NONBLOCK, socket.SOCK_CLOEXEC):
             made = socket.socket(socket.AF_INET, socket.SOCK_STREAM | kind)
             print(made.getblocking(), os.fstat(made.fileno()).st_uid == os.getuid())
@@ -375,13 +375,15 @@ def test_sockets_are_as_they_were_asked_for_and_the_commands_own(cell: SandboxRu
             socket.socket(socket.AF_INET, socket.SOCK_STREAM, 6).bind(("127.0.0.1", 0))
         except PermissionError:
             print("no bind")
-        def ask():
+        def ask(number):
             while True:
                 socket.socket().close()
-        asking = [multiprocessing.Process(target=ask) for _ in range(3)]
+                pathlib.Path(f"answered-{number}").touch()
+        asking = [multiprocessing.Process(target=ask, args=(number,)) for number in range(3)]
         for process in asking:
             process.start()
-        time.sleep(0.3)
+        while len(list(pathlib.Path().glob("answered-*"))) < len(asking):
+            time.sleep(0.02)
         for process in asking:
             process.kill()
             process.join()
@@ -604,8 +606,8 @@ def test_daemons_die_when_the_command_ends_by_itself_and_when_it_is_killed(cell:
     token = f"daemon-{uuid.uuid4().hex}"
     assert cell.shell(make_daemon_command(token)).reason == "exited"
     assert find_processes_by_token(token) == []
-    deaf = f"trap '' INT TERM HUP; {make_daemon_command(token)}; echo up; while :; do sleep 1; done"
-    assert cell.shell(deaf, wall_seconds=0.5, grace_seconds=0.1).reason == "deadline"
+    deaf = f"trap '' INT TERM HUP; {make_daemon_command(token)}; touch up; while :; do sleep 1; done"
+    assert cell.shell(deaf, grace_seconds=0.1, **cell.due_once("up")).reason == "deadline"
     assert find_processes_by_token(token) == []
 
 
@@ -650,7 +652,8 @@ cell.shell({(make_daemon_command(token) + "; sleep 300")!r})
 
 def test_limits_hold_and_the_deadline_asks_first(cell: SandboxRunner) -> None:
     crowd = cell.shell("for i in $(seq 60); do sleep 300 & done; wait", processes=30)
-    asked = cell.shell("trap 'echo asked; exit' INT; sleep 300 & wait", wall_seconds=1, grace_seconds=20)
+    polite = "trap 'echo asked; exit' INT; touch up; sleep 300 & wait"
+    asked = cell.shell(polite, grace_seconds=60, **cell.due_once("up"))
     assert [crowd.reason, asked.reason] == ["processes", "deadline"]
     assert cell.log.endswith("asked\n")
 

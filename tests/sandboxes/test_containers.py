@@ -30,8 +30,8 @@ from tests.helpers.sandbox_runner import (
     find_processes_by_token,
     make_daemon_command,
     serve_echo,
-    wait_until,
 )
+from tests.helpers.waiting import wait_until
 
 pytestmark = pytest.mark.containers
 ENGINES = ("docker", "podman", "apptainer")
@@ -130,7 +130,8 @@ def test_limits_hold(cell: SandboxRunner) -> None:
         "import time\nheld = [b'x' * (40 << 20) for _ in range(20)]\ntime.sleep(300)", memory=200 * MIB
     )
     full = cell.shell("head -c 60M /dev/zero > /tmp/big; sleep 300", disk=30 * MIB)
-    asked = cell.shell("trap 'echo asked; exit' INT; sleep 300 & wait", wall_seconds=8, grace_seconds=20)
+    polite = "trap 'echo asked; exit' INT; touch up; sleep 300 & wait"
+    asked = cell.shell(polite, grace_seconds=60, **cell.due_once("up"))
     assert [crowd.reason, hog.reason, full.reason, asked.reason] == [
         "processes",
         "memory",
@@ -145,9 +146,9 @@ def test_daemons_and_the_container_end_with_the_command_and_with_a_stop(
 ) -> None:
     token = f"daemon-{uuid.uuid4().hex}"
     assert cell.shell(make_daemon_command(token)).reason == "exited"
-    deaf = f"trap '' INT TERM HUP; {make_daemon_command(token)}; while :; do sleep 1; done"
+    deaf = f"trap '' INT TERM HUP; {make_daemon_command(token)}; touch deaf; while :; do sleep 1; done"
     assert find_processes_by_token(token) == []
-    assert cell.shell(deaf, wall_seconds=5, grace_seconds=0.1).reason == "deadline"
+    assert cell.shell(deaf, grace_seconds=0.1, **cell.due_once("deaf")).reason == "deadline"
     cell.stop.set()
     assert cell.run("sleep", "300").reason == "stopped"
     assert find_processes_by_token(token) == []
@@ -159,12 +160,15 @@ def test_orphans_are_reaped(cell: SandboxRunner) -> None:
         import os, subprocess, time
         for _ in range(50):
             subprocess.run(["bash", "-c", "(true &)"])
-        time.sleep(1)
-        stats = [open(f"/proc/{name}/stat").read() for name in os.listdir("/proc") if name.isdigit()]
-        print(sum(stat.rpartition(")")[2].split()[0] == "Z" for stat in stats))
+        def count_zombies():
+            stats = [open(f"/proc/{name}/stat").read() for name in os.listdir("/proc") if name.isdigit()]
+            return sum(stat.rpartition(")")[2].split()[0] == "Z" for stat in stats)
+        while count_zombies():
+            time.sleep(0.02)
+        print("reaped")
     """
     cell.python(script)
-    assert cell.log == "0\n"
+    assert cell.log == "reaped\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])

@@ -21,8 +21,8 @@ from tests.helpers.sandbox_runner import (
     find_processes_by_token,
     make_daemon_command,
     serve_echo,
-    wait_until,
 )
+from tests.helpers.waiting import wait_until
 
 SANDBOX = registry.find_sandbox("local")
 
@@ -56,17 +56,10 @@ def test_the_command_starts_in_the_real_workspace(cell: SandboxRunner) -> None:
 
 def test_a_deadline_that_moves_is_asked_for_when_it_is_reached(cell: SandboxRunner) -> None:
     """The time left stays the same until the command has written its file, as if a grading took so long."""
-    begun = cell.workspace / "begun"
-
-    def find_remaining_seconds() -> float:
-        return 0.0 if begun.exists() else 0.1
-
-    ended = cell.shell(
-        "sleep 1; touch begun; sleep 60", wall_seconds=0.1, remaining_seconds=find_remaining_seconds
-    )
+    ended = cell.shell("sleep 1; touch begun; sleep 300", **cell.due_once("begun"))
     assert ended.reason == "deadline"
-    assert begun.exists()
-    assert 1 <= ended.wall_seconds < 50
+    assert (cell.workspace / "begun").exists()
+    assert ended.wall_seconds >= 1
 
 
 @pytest.mark.parametrize(("script", "code"), [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137)])
@@ -127,10 +120,12 @@ def test_a_service_answers_over_http(cell: SandboxRunner, tmp_path: Path) -> Non
 
 
 def test_the_deadline_asks_first_and_then_kills(cell: SandboxRunner) -> None:
-    asked = cell.shell("trap 'echo asked; exit' INT; sleep 300 & wait", wall_seconds=1, grace_seconds=20)
+    polite = "trap 'echo asked; exit' INT; touch up; sleep 300 & wait"
+    asked = cell.shell(polite, grace_seconds=60, **cell.due_once("up"))
     assert (asked.reason, asked.code, cell.log) == ("deadline", None, "asked\n")
     token = f"deaf-{uuid.uuid4().hex}"
-    deaf = cell.shell(f"trap '' INT; {make_daemon_command(token)}; while :; do sleep 1; done", wall_seconds=1)
+    ignores = f"trap '' INT; {make_daemon_command(token)}; touch deaf; while :; do sleep 1; done"
+    deaf = cell.shell(ignores, **cell.due_once("deaf"))
     assert deaf.reason == "deadline"
     assert find_processes_by_token(token) == []
 

@@ -15,7 +15,7 @@ from agent2rl.core.task import Example
 from agent2rl.engines.scripted import ScriptedEngine
 from agent2rl.environments.adapters import open_training_environment
 from agent2rl.environments.search.backends import LocalCorpus, SearchDocument
-from agent2rl.environments.search.environment import RecitingExpert, SearchEnvironment
+from agent2rl.environments.search.environment import AnswerKeyExpert, SearchEnvironment
 from agent2rl.evaluators.episodes import Episodes
 from agent2rl.evaluators.published_prompts import extract_labelled_action
 from agent2rl.evaluators.search_grading import build_comparison_question, parse_comparison
@@ -201,7 +201,7 @@ def test_the_miniatures_expert_still_knows_the_questions() -> None:
     library = load_library("train").search
     for question in mini.train[:10]:
         environment = SearchEnvironment(lambda _: library)
-        expert = RecitingExpert({question.prompt: question.target})
+        expert = AnswerKeyExpert({question.prompt: question.target})
         step = environment.reset(question)
         assert "\nAnswer type: " in step.observation
         while not step.done:

@@ -11,7 +11,7 @@ from agent2rl.evaluators.episode_prompts import extract_action
 from agent2rl.training import models
 from agent2rl.training.conversations import build_chat, encode_conversations
 from agent2rl.training.progress import TrainingProgress
-from agent2rl.training.rollouts import Arena, encode_expert_games
+from agent2rl.training.rollouts import WorldSetup, encode_expert_games
 from agent2rl.training.sft import SftSettings, imitate
 from tests.helpers.small_worlds import STAIRS_WORLD
 from tests.helpers.stairs_environment import STAIRS_EXAMPLES, STAIRS_PROMPT, StairsEnvironment, StairsExpert
@@ -32,8 +32,8 @@ def test_played_episodes_become_the_rows_that_the_experts_own_games_become(base:
     episodes = play_expert_episodes(4, world=STAIRS_WORLD, games=[game.id for game in GAMES])
     chats = [build_chat(tokenizer, STAIRS_PROMPT, episode.exchanges) for episode in episodes]
     rows = encode_conversations(model, tokenizer, chats)
-    arena = Arena(StairsEnvironment, STAIRS_PROMPT, extract_action, Sampling(max_tokens=8))
-    shown = encode_expert_games(model, tokenizer, arena, StairsExpert, GAMES)
+    setup = WorldSetup(StairsEnvironment, STAIRS_PROMPT, extract_action, Sampling(max_tokens=8))
+    shown = encode_expert_games(model, tokenizer, setup, StairsExpert, GAMES)
     assert rows == [row for sequences in shown for row in sequences]
     assert imitate(model, rows, SftSettings(epochs=1), TrainingProgress("sft")).steps == 1
 
@@ -57,8 +57,8 @@ def test_plain_text_is_encoded_although_there_is_a_template(base: Path) -> None:
     chat = [ChatMessage("user", "You stand.\n>"), ChatMessage("assistant", " up")]
     (row,) = encode_conversations(model, tokenizer, [chat], plain=True)
     assert list(row.prompt) == tokenizer.encode("You stand.\n>")
-    arena = Arena(StairsEnvironment, STAIRS_PROMPT, extract_action, Sampling(max_tokens=8, plain=True))
-    (first, *_) = next(iter(encode_expert_games(model, tokenizer, arena, StairsExpert, GAMES)))
+    setup = WorldSetup(StairsEnvironment, STAIRS_PROMPT, extract_action, Sampling(max_tokens=8, plain=True))
+    (first, *_) = next(iter(encode_expert_games(model, tokenizer, setup, StairsExpert, GAMES)))
     assert "<|user|>" not in tokenizer.decode(list(first.prompt))
 
 

@@ -17,11 +17,11 @@ from agent2rl.engines.transformers.decoding import FollowUp, GenerationRequest
 from agent2rl.engines.transformers.loading import load_model
 from agent2rl.evaluators.episode_prompts import EpisodePrompt, extract_action
 from agent2rl.evaluators.episodes import Episodes
-from agent2rl.training import models
+from agent2rl.training import models, rollouts
 from agent2rl.training.grpo import GrpoRollout, GrpoSettings, RolloutJob
 from agent2rl.training.policy import build_sequences
 from agent2rl.training.progress import TrainingProgress
-from agent2rl.training.rollouts import Arena, EpisodeRollouts, encode_expert_games, grpo_in_world
+from agent2rl.training.rollouts import EpisodeRollouts, WorldSetup, encode_expert_games, grpo_in_world
 from agent2rl.training.sampling import PolicySampler
 from agent2rl.training.sft import SftSettings, imitate
 from tests.helpers.stairs_environment import STAIRS_EXAMPLES, STAIRS_PROMPT, StairsEnvironment, StairsExpert
@@ -29,7 +29,7 @@ from tests.helpers.tiny_models import write_tiny_llama
 
 SAMPLING = Sampling(max_tokens=8, stop=("\n",))
 EVALUATOR = Episodes("stairs-1", StairsEnvironment, STAIRS_PROMPT, sampling=SAMPLING)
-ARENA = Arena(StairsEnvironment, STAIRS_PROMPT, extract_action, SAMPLING)
+SETUP = WorldSetup(StairsEnvironment, STAIRS_PROMPT, extract_action, SAMPLING)
 Turn = tuple[list[int], list[int]]
 
 
@@ -74,7 +74,7 @@ class Overheard(TransformersEngine):
 
 def played(base: Path, games: Sequence[Example], group: int, seed: int = 5) -> list[list[GrpoRollout]]:
     sampler = PolicySampler(*models.load(base))
-    source = EpisodeRollouts(sampler, ARENA, games, group)
+    source = EpisodeRollouts(sampler, SETUP, games, group)
     try:
         return source.play_games(games, seed)
     finally:
@@ -104,17 +104,17 @@ def test_a_model_with_a_template_reads_an_episode_once_and_one_without_reads_eac
     counts = {}
     for name in ("templated", "plain"):
         model, tokenizer = models.load(bases[name])
-        (shown,) = encode_expert_games(model, tokenizer, ARENA, StairsExpert, STAIRS_EXAMPLES[3:4])
+        (shown,) = encode_expert_games(model, tokenizer, SETUP, StairsExpert, STAIRS_EXAMPLES[3:4])
         counts[name] = len(shown)
     assert counts == {"templated": 1, "plain": 4}
 
 
 def test_the_attempts_are_the_same_however_the_work_is_shared(bases: dict[str, Path]) -> None:
     sampler = PolicySampler(*models.load(bases["templated"]))
-    source = EpisodeRollouts(sampler, ARENA, STAIRS_EXAMPLES, group=2)
+    source = EpisodeRollouts(sampler, SETUP, STAIRS_EXAMPLES, group=2)
     try:
-        whole = source.attempt(RolloutJob([2, 5, 1], [0, 1, 2], seed=9))
-        shares = [source.attempt(RolloutJob(asked, [], seed=9)) for asked in ([2, 1], [5])]
+        whole = source.sample_rollouts(RolloutJob([2, 5, 1], [0, 1, 2], seed=9))
+        shares = [source.sample_rollouts(RolloutJob(asked, [], seed=9)) for asked in ([2, 1], [5])]
     finally:
         sampler.close()
     assert whole == [shares[0][0], shares[1][0], shares[0][1]]
@@ -135,8 +135,8 @@ def test_an_episode_ends_after_the_most_turns_of_its_arena(bases: dict[str, Path
             turns.append(self.steps)
             return super().step(action)
 
-    arena = replace(ARENA, world=Counted, most_turns=2)
-    source = EpisodeRollouts(sampler, arena, STAIRS_EXAMPLES, group=2)
+    setup = replace(SETUP, world=Counted, most_turns=2)
+    source = EpisodeRollouts(sampler, setup, STAIRS_EXAMPLES, group=2)
     try:
         source.play_games(STAIRS_EXAMPLES[4:6], 0)  # their goals take more steps
     finally:
@@ -151,7 +151,7 @@ def test_a_conversation_that_outgrows_the_context_ends_with_what_it_has(bases: d
             return replace(super().step(action), observation="word " * 900, done=False)
 
     sampler = PolicySampler(*models.load(bases["templated"]))
-    source = EpisodeRollouts(sampler, replace(ARENA, world=Talkative), STAIRS_EXAMPLES, group=1)
+    source = EpisodeRollouts(sampler, replace(SETUP, world=Talkative), STAIRS_EXAMPLES, group=1)
     try:
         ((attempt,),) = source.play_games(STAIRS_EXAMPLES[:1], seed=0)
     finally:
@@ -167,7 +167,7 @@ def test_a_model_that_knows_the_demonstrations_by_heart_plays_them_token_for_tok
 ) -> None:
     model, tokenizer = models.load(bases[name])
     games = STAIRS_EXAMPLES[:4]
-    shown = list(encode_expert_games(model, tokenizer, ARENA, StairsExpert, games))
+    shown = list(encode_expert_games(model, tokenizer, SETUP, StairsExpert, games))
     known = [row for found in shown for row in found]
     imitate(model, known, SftSettings(1e-2, epochs=30, batch_size=8), TrainingProgress("sft"))
     models.save(model, tokenizer, tmp_path / "taught")
@@ -181,7 +181,7 @@ def test_games_that_the_expert_does_not_win_are_not_shown(bases: dict[str, Path]
     model, tokenizer = models.load(bases["templated"])
     too_high = Example("too-high", "", "99", {})
     assert (
-        len(list(encode_expert_games(model, tokenizer, ARENA, StairsExpert, [too_high, STAIRS_EXAMPLES[0]])))
+        len(list(encode_expert_games(model, tokenizer, SETUP, StairsExpert, [too_high, STAIRS_EXAMPLES[0]])))
         == 1
     )
 
@@ -205,9 +205,14 @@ class Letters:
 @pytest.mark.parametrize("level", [False, pytest.param(True, marks=pytest.mark.thorough)])
 def test_grpo_raises_the_reward_of_a_world(bases: dict[str, Path], level: bool) -> None:
     model, tokenizer = models.load(bases["templated"])
-    arena = Arena(Letters, EpisodePrompt("Speak."), extract_action, Sampling(max_tokens=6))
+    setup = WorldSetup(Letters, EpisodePrompt("Speak."), extract_action, Sampling(max_tokens=6))
     games = [Example(str(number), "", str(number), {}) for number in range(8)]
     settings = GrpoSettings(learning_rate=1e-2, steps=10, prompts=8, group=8, average_by_attempt=level)
-    result = grpo_in_world(model, tokenizer, arena, games, settings, TrainingProgress("grpo"))
+    result = grpo_in_world(model, tokenizer, setup, games, settings, TrainingProgress("grpo"))
     assert result.steps == 10
     assert sum(result.rewards[-3:]) > 2 * sum(result.rewards[:3])
+
+
+def test_the_former_name_of_a_setup_can_still_be_imported() -> None:
+    """Programs of recorded runs import it."""
+    assert rollouts.Arena is rollouts.WorldSetup

@@ -13,6 +13,7 @@ import pytest
 from agent2rl import registry
 from agent2rl.grading.verify import verify_run
 from tests.helpers.run_launcher import FinishedRun, RunLauncher
+from tests.helpers.waiting import wait_until
 
 BUDGET = ("--budget", "20m")
 
@@ -519,7 +520,6 @@ for _ in range(900):
         break
 for s in held:
     s.close()
-time.sleep(0.5)
 def raw(request):
     with socket.create_connection(door, 20) as s:
         try:
@@ -533,7 +533,9 @@ def raw(request):
             return ""
 lines = ["POST /submit HTTP/1.1", "Host: x", "Content-Length: 300000000", "", ""]
 head = "\\r\\n".join(lines).encode()
-huge = raw([head, *(b"x" * (1 << 20) for _ in range(300))])
+huge = ""
+while not huge:  # the service may still be at the flood
+    huge = raw([head, *(b"x" * (1 << 20) for _ in range(300))])
 noise = raw([os.urandom(5000) + b"\\r\\n\\r\\n"])
 say(held=len(held), huge=huge.split("\\r\\n")[0], noise=noise.split("\\r\\n")[0], after=submit(trained("m")))
 """,
@@ -815,7 +817,9 @@ pathlib.Path("/tmp/" + NAME).write_text("mine")
 abstract = socket.socket(socket.AF_UNIX)
 abstract.bind("\\0agent2rl-" + NAME)
 abstract.listen()
-time.sleep(6)
+(WORKSPACE / "up").touch()
+while not (WORKSPACE / "go").exists():
+    time.sleep(0.05)
 other = {"left": "right", "right": "left"}[NAME]
 def reaches():
     try:
@@ -833,6 +837,9 @@ say(seen=seen, reaches=reaches(), processes=met, number=answer["submission_id"])
         launcher.start(launcher.script(f"NAME = {name!r}\n{code}", f"{name}.py"), *BUDGET)
         for name in ("left", "right")
     ]
+    wait_until(lambda: len(list(launcher.runs.glob("*/workspace/up"))) == len(processes), 600)
+    for up in launcher.runs.glob("*/workspace/up"):
+        up.with_name("go").touch()
     runs: list[FinishedRun] = [launcher.finish(process) for process in processes]
     spans = []
     for run in runs:

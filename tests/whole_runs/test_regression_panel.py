@@ -1,4 +1,4 @@
-"""What training cost elsewhere: base model and best submission, graded on other tasks after the run."""
+"""The effect of training on other tasks: base model and best submission, both graded after the run."""
 
 import csv
 import json
@@ -60,7 +60,7 @@ def test_reports_exports_and_leaderboards_show_the_change(
     assert change is not None
     points = f"{change.improvement:+.2f}"
     text = shared_launcher.report(run)
-    assert "## What training cost elsewhere" in text
+    assert "## Effect on other tasks (regression panel)" in text
     assert points in text
     train, unseen = run.result.also[0].best, run.result.best_heldout
     assert train is not None
@@ -68,7 +68,7 @@ def test_reports_exports_and_leaderboards_show_the_change(
     found = json.loads(run.paths.report_json.read_text(encoding="utf-8"))["findings"]["generalisation"]
     assert found["best"]["train_gap"]["value"] == pytest.approx(train.value - unseen.value, abs=1e-5)
     assert found["world"] is False
-    assert "What training cost elsewhere" in run.paths.report_page.read_text(encoding="utf-8")
+    assert "Effect on other tasks (regression panel)" in run.paths.report_page.read_text(encoding="utf-8")
     assert "also train" in shared_launcher.cli("show", run.result.run_id).stdout
     (row,) = map(json.loads, shared_launcher.cli("export", "jsonl").stdout.splitlines())
     assert [each["change"] for each in row["also"]] == [

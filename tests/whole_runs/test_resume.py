@@ -7,9 +7,9 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
@@ -30,13 +30,13 @@ from agent2rl.grading.grading_proxy import JudgeProxy
 from agent2rl.grading.rollout_meter import ReportOutOfOrder, RolloutMeter
 from agent2rl.grading.training_judge import QuestionsUsedUp, TrainingJudge, TrainingJudgeRequest
 from agent2rl.grading.verify import verify_run
-from agent2rl.record import ledger, run_lock
+from agent2rl.record import heartbeat, ledger, run_lock
 from agent2rl.record.crash_recovery import ResumeState, read_resume_state, read_spec
 from agent2rl.record.files import write_record
 from agent2rl.record.paths import SubmissionPaths
 from agent2rl.record.reader import read_run
 from agent2rl.record.recorder import Recorder
-from agent2rl.record.run_lock import Heartbeat, RunLock
+from agent2rl.record.run_lock import Heartbeat, RunLock, is_held
 from agent2rl.run.agent_python import find_agent_python
 from agent2rl.run.assets import load_assets, prepare_model_directory
 from agent2rl.run.run_outcome import RunOutcome
@@ -47,6 +47,7 @@ from tests.helpers.python_environments import add_package, make_venv
 from tests.helpers.recorded_meter import RecordedMeter, open_recorded_meter
 from tests.helpers.run_launcher import RunLauncher
 from tests.helpers.small_worlds import STAIRS_WORLD
+from tests.helpers.waiting import wait_until
 
 KILLED = -9
 
@@ -262,8 +263,8 @@ def reopened(recorder: Recorder) -> Recorder:
 def test_steps_in_a_world_go_on_counting(tmp_path: Path) -> None:
     with open_recorded_meter(tmp_path, steps=100) as one:
         one.meter.count_claim(one.report(1, steps=40, episodes=1))
-        one.meter.begin()
-        one.meter.stepped(won=True)
+        one.meter.begin_episode()
+        one.meter.count_step(won=True)
         one.meter.close()
     with reopened(one.recorder) as recorder:
         again = RecordedMeter(
@@ -363,23 +364,42 @@ def test_whoever_looks_at_a_run_is_never_in_the_way_of_a_harness(tmp_path: Path)
         looking.kill()
 
 
-def test_a_harness_that_gets_no_time_is_alive_and_the_moment_of_its_death_is_known(tmp_path: Path) -> None:
-    """It is stopped, as one is that waits for a processor; the agent's time goes on."""
-    path, said = tmp_path / "lock", "from agent2rl.record.run_lock import RunLock; from pathlib import Path"
-    begin = f"RunLock(Path({str(path)!r})).start_heartbeat()"
-    code = f"{said}\nimport time; {begin}; print(flush=True); time.sleep(60)"
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as harness:
+@contextmanager
+def harness_that_gets_no_time(path: Path, heart: str = heartbeat.__file__) -> Iterator[None]:
+    """A stopped harness, as one is that waits for a processor. It is killed at the end."""
+    code = "import sys, time; from pathlib import Path"
+    code += "\nfrom agent2rl.record.run_lock import RunLock, heartbeat"
+    code += "\nheartbeat.__file__ = sys.argv[2]; RunLock(Path(sys.argv[1])).start_heartbeat()"
+    code += "\nprint(flush=True); time.sleep(600)"
+    with subprocess.Popen([sys.executable, "-c", code, str(path), heart], stdout=subprocess.PIPE) as harness:
         assert harness.stdout is not None
         harness.stdout.readline()
         harness.send_signal(signal.SIGSTOP)
-        time.sleep(1.5)
-        died, monotonic = time.time(), time.monotonic()
-        harness.kill()
-    until = time.monotonic() + 10
-    while (beat := _beat(path)).time < died and time.monotonic() < until:
-        time.sleep(0.02)
-    assert beat.monotonic is not None
-    assert 0 <= beat.monotonic - monotonic < 0.9, "noted when it died, and not at the next beat"
+        try:
+            yield
+        finally:
+            harness.kill()
+
+
+def test_a_harness_that_gets_no_time_is_alive(tmp_path: Path) -> None:
+    """The agent's time goes on while it is stopped."""
+    path = tmp_path / "lock"
+    with harness_that_gets_no_time(path):
+        stopped = time.time()
+        wait_until(lambda: float(path.read_bytes().split()[0]) > stopped)
+
+
+def test_the_moment_of_a_harnesss_death_is_noted_and_not_the_next_beat(tmp_path: Path) -> None:
+    source = Path(heartbeat.__file__).read_text(encoding="utf-8")
+    slow = tmp_path / "slow_heartbeat.py"
+    slow.write_text(source.replace("HEARTBEAT_SECONDS = 1.0", "HEARTBEAT_SECONDS = 600.0"), encoding="utf-8")
+    assert slow.read_text(encoding="utf-8") != source
+    path = tmp_path / "lock"
+    with harness_that_gets_no_time(path, str(slow)):
+        died = time.monotonic()
+    beat = _beat(path).monotonic
+    assert beat is not None
+    assert beat >= died - 0.001, "it is noted in milliseconds"
 
 
 @contextmanager
@@ -403,10 +423,8 @@ def harness_with_a_stopped_heart(path: Path) -> Iterator[tuple["subprocess.Popen
 def test_a_harness_beats_itself_while_its_heart_gets_no_time(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     with harness_with_a_stopped_heart(path):
-        stopped, until = time.time(), time.monotonic() + 20
-        while float(path.read_bytes().split()[0]) < stopped and time.monotonic() < until:
-            time.sleep(0.02)
-        assert float(path.read_bytes().split()[0]) >= stopped
+        stopped = time.time()
+        wait_until(lambda: float(path.read_bytes().split()[0]) > stopped)
 
 
 def test_whoever_resumes_at_once_waits_until_the_heart_has_noted_the_death(tmp_path: Path) -> None:
@@ -415,10 +433,16 @@ def test_whoever_resumes_at_once_waits_until_the_heart_has_noted_the_death(tmp_p
         harness.kill()
         harness.wait()
         died = time.monotonic()
-        threading.Timer(0.5, os.kill, (heart, signal.SIGCONT)).start()
-        beat = _beat(path).monotonic
+        with ThreadPoolExecutor(1) as pool:
+            resuming = pool.submit(_beat, path)
+            wait_until(lambda: is_held(path))
+            time.sleep(0.2)  # it waits for the heart by now
+            assert not resuming.done()
+            continued = time.monotonic()
+            os.kill(heart, signal.SIGCONT)
+            beat = resuming.result().monotonic
     assert beat is not None
-    assert died <= beat < died + 0.4, "no later than the harness that resumes it began"
+    assert died <= beat < continued, "no later than the harness that resumes it began"
 
 
 def test_a_heart_that_stands_still_for_ever_keeps_nobody_from_resuming(
@@ -444,12 +468,15 @@ def _beat(path: Path) -> Heartbeat:
 
 
 def test_used_time_does_not_follow_a_clock_that_somebody_sets(launcher: RunLauncher) -> None:
+    began = time.monotonic()
     with begun(launcher) as recorder:
         recorder.record_start(0.0, 2)
     for hour in (-3600.0, 3600.0):
         beat = Heartbeat(time.time() + hour, time.monotonic() + 7.0)
         entries = ledger.read_ledger(recorder.paths.ledger, recorder.paths.ledger_head).entries
-        assert 7.0 <= read_resume_state(recorder.paths, entries, beat).used_seconds < 9.0
+        used = read_resume_state(recorder.paths, entries, beat).used_seconds
+        assert beat.monotonic is not None
+        assert 7.0 <= used <= beat.monotonic - began + heartbeat.HEARTBEAT_SECONDS
     old = Heartbeat(entries[-1].time + 7.0, None)
     assert 6.9 < read_resume_state(recorder.paths, entries, old).used_seconds < 7.1
 

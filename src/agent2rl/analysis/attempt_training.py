@@ -158,12 +158,12 @@ def _drop_late_stages(
     if not times:
         return tuple(stages)
 
-    def late(stage: DetectedStage) -> bool:
+    def began_too_late(stage: DetectedStage) -> bool:
         process = reading.find_process(stage)
         return process is not None and process.began > max(times)
 
     # If all of them began too late, these times do not tell which one wrote the weights.
-    return tuple(stage for stage in stages if not late(stage)) or tuple(stages)
+    return tuple(stage for stage in stages if not began_too_late(stage)) or tuple(stages)
 
 
 def _find_earlier_route(origins: Sequence[str], known: Mapping[str, RouteVerdict]) -> RouteVerdict | None:

@@ -155,15 +155,15 @@ class NgramIndex:
         places, keys = self._hash_ngrams(numbers)
         # Nearly all n-grams of a text are in no example. A bit for the first 20 bits of a hash
         # sorts them out before the search, which is slower.
-        near = self._sieve[keys >> np.uint64(64 - SIEVE_BITS)]
-        places, keys = places[near], keys[near]
+        maybe_known = self._sieve[keys >> np.uint64(64 - SIEVE_BITS)]
+        places, keys = places[maybe_known], keys[maybe_known]
         if not len(keys):
             return []
-        which = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
-        same = self._keys[which] == keys
-        places, which = places[same], which[same]
+        key_indices = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
+        is_known = self._keys[key_indices] == keys
+        places, key_indices = places[is_known], key_indices[is_known]
         best: dict[int, PassageMatch] = {}
-        for owner, where, found in self._group_passages(places, which):
+        for owner, where, found in self._group_passages(places, key_indices):
             match = self._judge_passage(owner, where, found, numbers, spelled)
             if match and (owner not in best or match.share > best[owner].share):
                 best[owner] = match
@@ -182,8 +182,8 @@ class NgramIndex:
         n, count = self.rule.n, len(numbers) - self.rule.n + 1
         if count <= 0:
             return np.zeros(0, np.int64), np.zeros(0, np.uint64)
-        known = np.concatenate(([0], np.cumsum(numbers > 0)))
-        places = np.flatnonzero(known[n:] - known[:-n] == n)
+        known_before = np.concatenate(([0], np.cumsum(numbers > 0)))
+        places = np.flatnonzero(known_before[n:] - known_before[:-n] == n)
         values = self._values[numbers]
         keys = np.zeros(count, np.uint64)
         # A polynomial hash, of all places at once.
@@ -233,21 +233,25 @@ class NgramIndex:
         self._sieve = np.zeros(1 << SIEVE_BITS, np.bool_)
         self._sieve[self._keys >> np.uint64(64 - SIEVE_BITS)] = True
 
-    def _group_passages(self, places: Numbers, which: Numbers) -> Iterator[tuple[int, Numbers, Numbers]]:
+    def _group_passages(
+        self, places: Numbers, key_indices: Numbers
+    ) -> Iterator[tuple[int, Numbers, Numbers]]:
         """Group matches by part and passage; yield those with enough matches."""
-        many = self._starts[which + 1] - self._starts[which]
-        ahead = np.repeat(np.cumsum(many) - many, many)
-        owners = self._owners[np.repeat(self._starts[which], many) + np.arange(many.sum()) - ahead]
-        places, which = np.repeat(places, many), np.repeat(which, many)
+        match_counts = self._starts[key_indices + 1] - self._starts[key_indices]
+        offsets = np.repeat(np.cumsum(match_counts) - match_counts, match_counts)
+        owners = self._owners[
+            np.repeat(self._starts[key_indices], match_counts) + np.arange(match_counts.sum()) - offsets
+        ]
+        places, key_indices = np.repeat(places, match_counts), np.repeat(key_indices, match_counts)
         order = np.lexsort((places, owners))
-        places, which, owners = places[order], which[order], owners[order]
-        apart = (np.diff(owners) != 0) | (np.diff(places) > self.rule.gap_words)
-        edges = np.concatenate(([0], np.flatnonzero(apart) + 1, [len(places)]))
+        places, key_indices, owners = places[order], key_indices[order], owners[order]
+        is_boundary = (np.diff(owners) != 0) | (np.diff(places) > self.rule.gap_words)
+        edges = np.concatenate(([0], np.flatnonzero(is_boundary) + 1, [len(places)]))
         run = self.rule.run_words - self.rule.n + 1
         needed = np.minimum(self.rule.share * self._totals[owners[edges[:-1]]], run) if len(places) else []
         for number in np.flatnonzero(np.diff(edges) >= needed):
             span = slice(edges[number], edges[number + 1])
-            yield int(owners[span.start]), places[span], which[span]
+            yield int(owners[span.start]), places[span], key_indices[span]
 
     def _judge_passage(
         self, owner: int, places: Numbers, found: Numbers, numbers: Numbers, spelled: list[str]

@@ -288,7 +288,7 @@ GENERALISATION_FIGURES: tuple[GeneralisationFigure, ...] = get_args(Generalisati
 class ModelGeneralisation(Record):
     """How one model does on examples that no training has seen, and how it plays the task's world.
 
-    A figure that is not known is None, never 0.
+    Unknown figures are None, never 0.
     """
 
     train_score: Percent | None = None

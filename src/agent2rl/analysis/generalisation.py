@@ -218,7 +218,7 @@ def _average_steps(episodes: Sequence[ExampleResult]) -> MeasuredFigure:
 
 
 def _measure_invalid_actions(episodes: Sequence[ExampleResult], by_reply: bool) -> Figure:
-    """Return the share of invalid actions. `by_reply`: what is not marked is told from the world's reply."""
+    """Return the share of invalid actions. `by_reply`: read unmarked ones from the world's reply."""
     active = [each.trajectory[1:] for each in episodes if len(each.trajectory) > 1]
     if not active:
         return NO_ACTION

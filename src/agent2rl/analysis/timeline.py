@@ -38,12 +38,12 @@ class AgentTime:
     @classmethod
     def from_record(cls, record: Iterable[TimelineEvent] | Iterable[LedgerEntry]) -> Self:
         """Read the starts from the timeline or the ledger."""
-        found = []
-        for each in record:
-            used = each.data.get("used_seconds", 0.0)
-            if each.kind == "started" and isinstance(used, int | float):
-                found.append((each.time, float(used)))
-        return cls(tuple(found))
+        starts = []
+        for event in record:
+            used = event.data.get("used_seconds", 0.0)
+            if event.kind == "started" and isinstance(used, int | float):
+                starts.append((event.time, float(used)))
+        return cls(tuple(starts))
 
     def seconds_at(self, time: float) -> float:
         """Convert a time to agent time; negative before the first start.
@@ -127,7 +127,7 @@ class AgentTimeline:
             ("training", self._find_training()),
             ("grading", list(self.graded)),
             ("stalled", self._find_stalls()),
-            ("thinking", [(at, at + asked.seconds) for at, asked in self.requests]),
+            ("thinking", [(at, at + request.seconds) for at, request in self.requests]),
             ("coding", self._find_coding()),
         ]
         return _lay_intervals(claims, self.seconds)
@@ -143,33 +143,33 @@ class AgentTimeline:
 
     def _find_training(self) -> list[TimeRange]:
         """Return periods of computation. During grading, a busy GPU is the grader's."""
-        found = []
+        periods = []
         for at, sample in self.samples:
-            piece = (at - sample.seconds, at)
-            gpu = any((each.busy or 0.0) >= BUSY_GPU for each in sample.gpus) and not _overlaps_any(
-                piece, self.graded
+            period = (at - sample.seconds, at)
+            uses_gpu = any((each.busy or 0.0) >= BUSY_GPU for each in sample.gpus) and not _overlaps_any(
+                period, self.graded
             )
-            if sample.cores >= BUSY_CORES or gpu:
-                found.append(piece)
-        return found
+            if sample.cores >= BUSY_CORES or uses_gpu:
+                periods.append(period)
+        return periods
 
     def _find_stalls(self) -> list[TimeRange]:
         """Return periods of failed requests, with the wait before each retry."""
-        found = []
-        for at, asked in self.requests:
-            if asked.stalled_seconds:
-                failed = asked.outcome != "answered"
-                end = at + asked.seconds if failed else at
-                found.append((end - asked.stalled_seconds, end))
-        return found
+        periods = []
+        for at, request in self.requests:
+            if request.stalled_seconds:
+                failed = request.outcome != "answered"
+                end = at + request.seconds if failed else at
+                periods.append((end - request.stalled_seconds, end))
+        return periods
 
     def _find_coding(self) -> list[TimeRange]:
-        found = [(at - CHANGE_SECONDS, at) for at, _ in self.revisions]
-        ends = [(at, at + asked.seconds) for at, asked in self.requests]
-        for (_, end), (begin, _) in pairwise(ends):
+        periods = [(at - CHANGE_SECONDS, at) for at, _ in self.revisions]
+        requests = [(at, at + request.seconds) for at, request in self.requests]
+        for (_, end), (begin, _) in pairwise(requests):
             if 0 < begin - end <= CODING_SECONDS:
-                found.append((end, begin))
-        return found
+                periods.append((end, begin))
+        return periods
 
 
 def read_timeline(events: Sequence[TimelineEvent]) -> AgentTimeline:
@@ -196,8 +196,8 @@ def read_timeline(events: Sequence[TimelineEvent]) -> AgentTimeline:
         requests=tuple(
             sorted(
                 (
-                    (time.seconds_at(asked.began), asked)
-                    for _, asked in _parse_events(events, "request", DriverRequest)
+                    (time.seconds_at(request.began), request)
+                    for _, request in _parse_events(events, "request", DriverRequest)
                 ),
                 key=lambda pair: pair[0],
             )
@@ -212,8 +212,8 @@ def read_timeline(events: Sequence[TimelineEvent]) -> AgentTimeline:
 def _find_end(events: Sequence[TimelineEvent]) -> float:
     """Return when the agent ended, or the last recorded time if it was started again since."""
     turns = [event for event in events if event.kind in ("started", "continued", "ended")]
-    over = turns[-1].kind == "ended"
-    return turns[-1].time if over else max(event.time for event in events)
+    has_ended = turns[-1].kind == "ended"
+    return turns[-1].time if has_ended else max(event.time for event in events)
 
 
 def _parse_events(
@@ -228,23 +228,23 @@ def _parse_events(
 
 
 def _pair_processes(events: Sequence[TimelineEvent], time: AgentTime) -> tuple[RecordedProcess, ...]:
-    gone = {
+    ends = {
         (each.pid, each.began): (event.time, each)
         for event, each in _parse_events(events, "left", ProcessEnd)
     }
-    found: dict[tuple[int, float], RecordedProcess] = {}
+    processes: dict[tuple[int, float], RecordedProcess] = {}
     for _, began in _parse_events(events, "began", ProcessStart):
-        name = (began.pid, began.began)
-        gone_at, end = gone.get(name, (None, None))
-        found[name] = RecordedProcess(
+        key = (began.pid, began.began)
+        ended_at, end = ends.get(key, (None, None))
+        processes[key] = RecordedProcess(
             pid=began.pid,
             command=began.command,
             began=time.seconds_at(began.began),
-            ended=time.seconds_at(gone_at) if gone_at is not None else time.find_life_end(began.began),
+            ended=time.seconds_at(ended_at) if ended_at is not None else time.find_life_end(began.began),
             cpu_seconds=end.cpu_seconds if end else 0.0,
             peak_bytes=end.peak_bytes if end else 0,
         )
-    return tuple(found.values())
+    return tuple(processes.values())
 
 
 def _read_rollouts(events: Iterable[TimelineEvent], time: AgentTime) -> Iterable[tuple[float, Rollouts]]:
@@ -282,16 +282,16 @@ def _lay_intervals(
             if high > low:
                 changes += [(low, rank, 1), (high, rank, -1)]
     open_now = [0] * len(claims)
-    found: list[ActivityStretch] = []
+    stretches: list[ActivityStretch] = []
     at = 0.0
     for time, rank, step in [*sorted(changes), (end, 0, 0)]:
         if time > at:
-            fits = [claim for (claim, _), count in zip(claims, open_now, strict=True) if count]
-            what: Activity = fits[0] if fits else "idle"
-            if found and found[-1].kind == what:
-                found[-1] = ActivityStretch(what, found[-1].began, time)
+            active = [claim for (claim, _), count in zip(claims, open_now, strict=True) if count]
+            activity: Activity = active[0] if active else "idle"
+            if stretches and stretches[-1].kind == activity:
+                stretches[-1] = ActivityStretch(activity, stretches[-1].began, time)
             else:
-                found.append(ActivityStretch(what, at, time))
+                stretches.append(ActivityStretch(activity, at, time))
             at = time
         open_now[rank] += step
-    return tuple(found)
+    return tuple(stretches)

@@ -124,7 +124,7 @@ class TemplateAwareEngine(Protocol):
 class RecordedEngine(Protocol):
     """An engine without a model: it returns recorded answers, by names that the caller knows."""
 
-    def given(self, name: str) -> Sequence[str]:
+    def get_outputs(self, name: str) -> Sequence[str]:
         """Return every answer recorded under a name, in full."""
         ...
 

@@ -63,7 +63,7 @@ __all__ = [
     "ForcedAction",
     "LiveEpisode",
     "ModelPlayer",
-    "RecitedConversations",
+    "ReplayedConversations",
     "SettledEpisodes",
     "WindowedPrompt",
     "extract_action",
@@ -136,7 +136,7 @@ class ModelPlayer:
     ) -> dict[str, Completion]:
         """Continue the replies that have no action."""
         without = [name for name, reply in replies.items() if not (reply.full or self.action(reply.text))]
-        if not without or isinstance(self.talk, RecitedConversations):
+        if not without or isinstance(self.talk, ReplayedConversations):
             return dict(replies)
         sampling = replace(self.sampling, max_tokens=forced.max_tokens, stop=(forced.end,))
         begun = self.talk.extend({name: (ChatMessage("user", forced.begin),) for name in without}, sampling)
@@ -215,7 +215,7 @@ class _InlineExecutor(Executor):
         return done
 
 
-class RecitedConversations:
+class ReplayedConversations:
     """Replays recorded outputs as conversations. The output of an episode has one action per line."""
 
     def __init__(self, engine: RecordedEngine) -> None:
@@ -232,7 +232,7 @@ class RecitedConversations:
     def _get_next_reply(self, name: str) -> Completion:
         if name not in self._left:
             example, _, number = name.rpartition("#")
-            outputs = self._engine.given(example)
+            outputs = self._engine.get_outputs(example)
             if int(number) >= len(outputs):
                 raise GradingError(f"There is no output {number} for {example!r}.")
             self._left[name] = deque(outputs[int(number)].splitlines())
@@ -361,7 +361,7 @@ class Episodes:
         self, engine: Engine, settings: EvalSettings
     ) -> tuple[ModelPlayer, dict[str, str | int | float]]:
         if isinstance(engine, RecordedEngine):
-            player = ModelPlayer(RecitedConversations(engine), self.prompt, True, self.sampling, self.action)
+            player = ModelPlayer(ReplayedConversations(engine), self.prompt, True, self.sampling, self.action)
             return player, {"prompting": "given"}
         as_chat = has_chat_template(engine) and not self.sampling.plain
         sampling = resolve_sampling(

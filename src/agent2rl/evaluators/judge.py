@@ -53,26 +53,28 @@ def ask_judge(
     those without a question; a small share of them may be missing.
     """
     judge_questions = [JudgeQuestion(messages=question) for question in questions]
-    return list(collect_replies(proxy, examples, judge_questions, [_parse_text_only(one) for one in read]))
+    return list(
+        collect_replies(proxy, examples, judge_questions, [_parse_text_only(parse) for parse in read])
+    )
 
 
 def collect_replies(
     proxy: GradingProxyClient,
     examples: int,
-    asked: Sequence[JudgeQuestion],
+    questions: Sequence[JudgeQuestion],
     read: Sequence[Callable[[JudgeReply], T]],
     most: float = MOST_MISSING,
 ) -> list[T | MissingReply]:
     """Ask the judge, with parsers for complete replies. Raises if more than the share `most` is missing."""
-    answers: list[T | MissingReply] = [MissingReply("it was not asked")] * len(asked)
+    answers: list[T | MissingReply] = [MissingReply("it was not asked")] * len(questions)
     missing = 0
     with ThreadPoolExecutor(THREADS) as pool:
         futures = {
-            pool.submit(_ask_with_retries, proxy, question, reading): index
-            for index, (question, reading) in enumerate(zip(asked, read, strict=True))
+            pool.submit(_ask_with_retries, proxy, question, parse): index
+            for index, (question, parse) in enumerate(zip(questions, read, strict=True))
         }
-        for done in as_completed(futures):
-            answers[futures[done]] = answer = done.result()
+        for future in as_completed(futures):
+            answers[futures[future]] = answer = future.result()
             missing += isinstance(answer, MissingReply)
             # There can be no score any more, so asking on would only cost money.
             if isinstance(answer, MissingReply) and too_many_missing(missing, examples, most):
@@ -82,17 +84,17 @@ def collect_replies(
 
 
 def _parse_text_only(read: Callable[[str], T]) -> Callable[[JudgeReply], T]:
-    return lambda said: read(said.text)
+    return lambda reply: read(reply.text)
 
 
 def _ask_with_retries(
-    proxy: GradingProxyClient, asked: JudgeQuestion, read: Callable[[JudgeReply], T]
+    proxy: GradingProxyClient, question: JudgeQuestion, read: Callable[[JudgeReply], T]
 ) -> T | MissingReply:
     why = ""
     for attempt in range(ATTEMPTS):
         try:
-            question = asked.model_copy(update={"attempt": attempt})
-            answer = read(proxy.ask_judge(question))
+            numbered = question.model_copy(update={"attempt": attempt})
+            answer = read(proxy.ask_judge(numbered))
         except ProxyError as error:  # the harness has already retried
             return MissingReply(error.message)
         except ValueError as error:
@@ -100,7 +102,7 @@ def _ask_with_retries(
             logger.debug("Attempt %d: cannot parse the judge's reply", attempt + 1)
         else:
             with suppress(ProxyError):  # then the reply is not cached and the judge is asked again next time
-                proxy.keep_reply(question)
+                proxy.keep_reply(numbered)
             return answer
     return MissingReply(why)
 
@@ -120,12 +122,12 @@ def parse_json_object(text: str, *keys: str) -> dict[str, Any]:
     """Parse a reply that is one JSON object with exactly these keys, with or without a code fence."""
     bare = text.strip().removeprefix("```json").removeprefix("```").removesuffix("```").strip()
     try:
-        found = json.loads(bare)
+        fields = json.loads(bare)
     except RecursionError:
         raise ValueError("it is nested without end") from None
-    if not isinstance(found, dict) or set(found) != set(keys):
+    if not isinstance(fields, dict) or set(fields) != set(keys):
         raise ValueError(f"it is no object with {', '.join(keys)} alone")
-    return found
+    return fields
 
 
 # Referees, which compare two answers: the run's judge, or a rule of the task
@@ -201,9 +203,10 @@ class RuleReferee:
         del seed, most
         return [self._compare_worth(one) for one in comparisons]
 
-    def _compare_worth(self, one: AnswerComparison) -> RefereePreference:
-        mine, theirs = self.worth(one.output, one.example), self.worth(one.reference, one.example)
-        return RefereePreference(0.5 if mine == theirs else float(mine > theirs), "rule")
+    def _compare_worth(self, comparison: AnswerComparison) -> RefereePreference:
+        output = self.worth(comparison.output, comparison.example)
+        reference = self.worth(comparison.reference, comparison.example)
+        return RefereePreference(0.5 if output == reference else float(output > reference), "rule")
 
 
 def _require_judge(proxy: GradingProxyClient) -> str:
@@ -232,51 +235,61 @@ class JudgeReferee:
         self, comparisons: Sequence[AnswerComparison], first: Sequence[bool], most: float = MOST_MISSING
     ) -> list[RefereePreference | MissingReply]:
         """Ask with the given order: `first` tells for each comparison whether the output comes first."""
-        asked = [
+        questions = [
             JudgeQuestion(
-                messages=build_comparison_question(one, before), max_tokens=REPLY_TOKENS, choices=LETTERS
+                messages=build_comparison_question(comparison, output_first),
+                max_tokens=REPLY_TOKENS,
+                choices=LETTERS,
             )
-            for one, before in zip(comparisons, first, strict=True)
+            for comparison, output_first in zip(comparisons, first, strict=True)
         ]
         return collect_replies(
-            self.proxy, len(comparisons), asked, [make_preference_parser(before) for before in first], most
+            self.proxy,
+            len(comparisons),
+            questions,
+            [make_preference_parser(output_first) for output_first in first],
+            most,
         )
 
 
-def build_comparison_question(one: AnswerComparison, before: bool) -> Messages:
+def build_comparison_question(comparison: AnswerComparison, before: bool) -> Messages:
     """Build the question to the judge. `before`: the output is A."""
-    outputs = (one.output, one.reference) if before else (one.reference, one.output)
-    texts = "\0".join((one.example.id, *outputs))
+    outputs = (
+        (comparison.output, comparison.reference) if before else (comparison.reference, comparison.output)
+    )
+    texts = "\0".join((comparison.example.id, *outputs))
     mark = hashlib.sha256(texts.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-    told = [f"Instruction, as a JSON string: {_escape_answer(one.example.prompt)}"]
-    told += [
+    parts = [f"Instruction, as a JSON string: {_escape_answer(comparison.example.prompt)}"]
+    parts += [
         f"Answer {letter}, between the marks {mark}:\n{mark}\n{_escape_answer(text)}\n{mark}"
         for letter, text in zip(LETTERS, outputs, strict=True)
     ]
     return (
         ("system", COMPARISON_SYSTEM_PROMPT),
-        ("user", "\n\n".join([*told, "Which answer is better, A or B?"])),
+        ("user", "\n\n".join([*parts, "Which answer is better, A or B?"])),
     )
 
 
 def _escape_answer(text: str) -> str:
     """Return the text as one line of JSON without special tokens or control characters."""
     line = json.dumps(text[:MOST_CHARACTERS], ensure_ascii=False)
-    line = TURNS.sub(lambda found: f"\\u{ord(found[0]):04x}", line)
-    return "".join(sign if sign.isprintable() else json.dumps(sign)[1:-1] for sign in line)
+    line = TURNS.sub(lambda match: f"\\u{ord(match[0]):04x}", line)
+    return "".join(
+        character if character.isprintable() else json.dumps(character)[1:-1] for character in line
+    )
 
 
 def make_preference_parser(before: bool) -> Callable[[JudgeReply], RefereePreference]:
-    mine, theirs = LETTERS if before else LETTERS[::-1]
+    output_letter, reference_letter = LETTERS if before else LETTERS[::-1]
 
-    def read(said: JudgeReply) -> RefereePreference:
-        chances = [(said.likely or {}).get(letter, 0.0) for letter in (mine, theirs)]
+    def read(reply: JudgeReply) -> RefereePreference:
+        chances = [(reply.likely or {}).get(letter, 0.0) for letter in (output_letter, reference_letter)]
         if sum(chances) >= LEAST_CHANCE:
             return RefereePreference(chances[0] / sum(chances), "probability")
-        letter = _strip_letter(said.text)
+        letter = _strip_letter(reply.text)
         if letter not in LETTERS:
             raise ValueError("it is neither A nor B")
-        return RefereePreference(float(letter == mine), "choice")
+        return RefereePreference(float(letter == output_letter), "choice")
 
     return read
 

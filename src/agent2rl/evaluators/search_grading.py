@@ -56,7 +56,7 @@ Reply with one JSON object and nothing else:
 
 
 def settle_searches(episodes: Sequence[LiveEpisode], places: Sequence[Environment]) -> SettledEpisodes:
-    return _settle(episodes, places, _mark_by_judge, WORDS, MATCHER)
+    return _score_searches(episodes, places, _mark_by_judge, WORDS, MATCHER)
 
 
 def settle_published_searches(
@@ -68,32 +68,32 @@ def settle_published_searches(
     """
     for episode in episodes:
         episode.reward = float(episode.marks.get("recall", 0.0) == 1)
-    return _settle(episodes, places, _compare_by_judge, PUBLISHED_WORDS, f"{MATCHER}-recall")
+    return _score_searches(episodes, places, _compare_by_judge, PUBLISHED_WORDS, f"{MATCHER}-recall")
 
 
 Mark = Callable[[GradingProxyClient, Sequence[LiveEpisode]], dict[str, str]]
 """Changes the episodes' rewards; returns the ids that were not marked, with the reason."""
 
 
-def _settle(
+def _score_searches(
     episodes: Sequence[LiveEpisode], places: Sequence[Environment], mark: Mark, words: str, matcher: str
 ) -> SettledEpisodes:
     counts = sum((place.counts for place in places if isinstance(place, SearchEnvironment)), Counter[str]())
     require_searches(counts)
-    found = find_grading_proxy()
-    about = found.read_info() if found else ProxyInfo()
-    missing = mark(found, episodes) if found and about.judge else {}
+    proxy = find_grading_proxy()
+    proxy_info = proxy.read_info() if proxy else ProxyInfo()
+    missing = mark(proxy, episodes) if proxy and proxy_info.judge else {}
     how: dict[str, JsonValue] = {
-        "judge": f"{about.judge} {words}" if about.judge else matcher,
-        "search": about.search or "corpus",
+        "judge": f"{proxy_info.judge} {words}" if proxy_info.judge else matcher,
+        "search": proxy_info.search or "corpus",
         **{
             name: counts[name] for name in ("searches", "failed", "refused", "withheld", "opened", "unopened")
         },
     }
-    if about.record_sha256:
-        how |= {"searches_sha256": about.record_sha256, "not_recorded": counts["not_recorded"]}
-    if about.corpus_sha256:
-        how["corpus_sha256"] = about.corpus_sha256
+    if proxy_info.record_sha256:
+        how |= {"searches_sha256": proxy_info.record_sha256, "not_recorded": counts["not_recorded"]}
+    if proxy_info.corpus_sha256:
+        how["corpus_sha256"] = proxy_info.corpus_sha256
     return SettledEpisodes(missing, how)
 
 
@@ -103,10 +103,10 @@ def require_searches(counts: Mapping[str, int]) -> None:
     # A refused query is the model's fault, unless all are refused: then the backend or its key is at fault.
     if asked and (failed + refused == asked or failed > max(1, MOST_FAILED * (asked - refused))):
         unknown = counts.get("not_recorded", 0)
-        why = f" ({unknown} of what was asked is not recorded)" if unknown else ""
-        why += f" and {refused} were not taken" if refused else ""
+        why = f" ({unknown} requests are not in the recording)" if unknown else ""
+        why += f", and {refused} were refused" if refused else ""
         raise GradingError(
-            f"Of {asked} searches {failed} failed{why}.",
+            f"{failed} of {asked} searches failed{why}.",
             "The answers say nothing about the model. Check that --search is set and that it works.",
         )
 

@@ -148,7 +148,7 @@ def resolve_sampling(
     own = usual.temperature if settings.samples == 1 else several
     temperature = own if settings.temperature is None else settings.temperature
     if settings.samples > 1 and temperature == 0:
-        raise UserError("Several samples at temperature 0 are one sample several times.")
+        raise UserError("At temperature 0, all samples are identical.")
     return replace(usual, seed=settings.seed, temperature=temperature, stop=(*usual.stop, *stop))
 
 
@@ -182,7 +182,7 @@ def _collect_given_answers(
     engine: RecordedEngine, examples: Sequence[Example], samples: int
 ) -> SampledAnswers:
     """Return the recorded answers of each example; their prompts are unknown."""
-    texts = [engine.given(example.id) for example in examples]
+    texts = [engine.get_outputs(example.id) for example in examples]
     if any(len(answers) != samples for answers in texts):
         raise GradingError(f"Some questions do not have {samples} answers.")
     return SampledAnswers(examples, texts, how={"prompting": "given", "samples": samples})
@@ -219,7 +219,10 @@ def compute_pass_metrics(attempts: Sequence[SampledAnswer]) -> dict[str, float]:
 def score_majority_answer(
     attempts: Sequence[SampledAnswer], answer: Callable[[str], Hashable | None]
 ) -> float:
-    """Return the score of the most common answer (the first one of equals). No answer is no vote."""
+    """Return the score of the most common answer, or of the first of equally common ones.
+
+    Outputs without an answer do not count.
+    """
     votes: dict[Hashable, list[float]] = {}
     for attempt in attempts:
         if (vote := answer(attempt.output)) is not None:

@@ -117,8 +117,6 @@ class LengthControlled:
     """The observed preference minus the predicted one at the actual length."""
     weights: tuple[float, float, float]
     """Of length, difficulty and the model itself."""
-    strength: float
-    """The regularisation that cross-validation chose (scikit-learn's C)."""
 
 
 def compute_mean_percent(values: Sequence[float] | Floats) -> tuple[float, float]:
@@ -137,7 +135,7 @@ def control_length(pairs: Sequence[ComparedPair], known: InstructionDifficulties
         )
     explained = _build_features(pairs, known)
     preferences = np.array([pair.preference for pair in pairs])
-    model, strength = _fit_regression(
+    model = _fit_regression(
         np.concatenate([known.anchors[:, :3], explained]),
         np.concatenate([known.anchors[:, 3], preferences]),
         np.concatenate([np.full(len(known.anchors), ANCHOR_WEIGHT), np.ones(len(pairs))]),
@@ -149,7 +147,6 @@ def control_length(pairs: Sequence[ComparedPair], known: InstructionDifficulties
         expected=model.predict_proba(equal)[:, 1],
         residual=preferences - model.predict_proba(explained)[:, 1],
         weights=(length, difficulty, itself),
-        strength=strength,
     )
 
 
@@ -165,7 +162,7 @@ def _build_features(pairs: Sequence[ComparedPair], known: InstructionDifficultie
     return np.column_stack([np.tanh(shorter / (spread or 1.0)), difficulty, np.ones(len(pairs))])
 
 
-def _fit_regression(explained: Floats, preferences: Floats, weights: Floats) -> tuple[Any, float]:
+def _fit_regression(explained: Floats, preferences: Floats, weights: Floats) -> Any:
     """Fit a logistic regression to preferences: each row counts for both classes, in shares."""
     linear, selection = _import_sklearn()
     doubled = np.concatenate([explained, explained])
@@ -188,8 +185,7 @@ def _fit_regression(explained: Floats, preferences: Floats, weights: Floats) -> 
             wanted = preferences[rows]
             likely = wanted * np.log(expected) + (1 - wanted) * np.log(1 - expected)
             gain[place] += float(np.mean(likely * weights[rows]))
-    best = float(STRENGTHS[int(gain.argmax())])
-    return fit(slice(None), best), best
+    return fit(slice(None), float(STRENGTHS[int(gain.argmax())]))
 
 
 def require_sklearn() -> None:

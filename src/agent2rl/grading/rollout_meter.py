@@ -405,16 +405,16 @@ class RolloutMeter:
 
     # Steps in the served world
 
-    def begin(self) -> None:
+    def begin_episode(self) -> None:
         with self._lock:
             self._require_steps_left()
             self._count_served("episodes")
 
-    def allow(self) -> None:
+    def require_budget(self) -> None:
         with self._lock:
             self._require_steps_left()
 
-    def stepped(self, won: bool) -> None:
+    def count_step(self, won: bool) -> None:
         with self._lock:
             self._count_served("steps")
             if won:

@@ -250,9 +250,9 @@ def draw_trajectories(campaign: CampaignAnalysis, narrow: bool = False) -> Figur
     figure, panels = _create_line_panels(len(tasks), narrow, campaign)
     hue = assign_colours(campaign)
     for axes, task in zip(panels, tasks, strict=True):
-        end = max(each.seconds for each in task.courses)
+        end = max(each.seconds for each in task.trajectories)
         seconds = chart_style.set_time_axis(axes, end, narrow, label=False)
-        for each in task.courses:
+        for each in task.trajectories:
             xs = [0.0, *(at / seconds for at, _ in each.points), each.seconds / seconds]
             ys = [0.0, *(best for _, best in each.points)]
             axes.step(
@@ -260,7 +260,7 @@ def draw_trajectories(campaign: CampaignAnalysis, narrow: bool = False) -> Figur
                 [*ys, ys[-1]],
                 where="post",
                 color=hue[each.line],
-                alpha=_choose_opacity(len(task.courses)),
+                alpha=_choose_opacity(len(task.trajectories)),
                 linewidth=1,
                 label=f"_{formatting.make_drawable(f'{each.line}: {each.run_id}', 80)}",
             )
@@ -349,7 +349,7 @@ def draw_best_of(campaign: CampaignAnalysis, narrow: bool = False) -> Figure | N
 
 def draw_single_gains(campaign: CampaignAnalysis, narrow: bool = False) -> Figure | None:
     """Draw the gain of each run as a point, to show the spread of runs of the same kind."""
-    tasks = [each for each in campaign.trajectories if each.courses]
+    tasks = [each for each in campaign.trajectories if each.trajectories]
     if not tasks:
         return None
     figure, panels = _create_line_panels(len(tasks), narrow, campaign)
@@ -357,11 +357,13 @@ def draw_single_gains(campaign: CampaignAnalysis, narrow: bool = False) -> Figur
     for axes, task in zip(panels, tasks, strict=True):
         axes.axhline(0, color=LINE, linewidth=1.2)
         for at, line in enumerate(order):
-            courses = sorted((each for each in task.courses if each.line == line), key=lambda each: each.gain)
-            gains = [each.gain for each in courses]
+            trajectories = sorted(
+                (each for each in task.trajectories if each.line == line), key=lambda each: each.gain
+            )
+            gains = [each.gain for each in trajectories]
             if gains:
                 places = at + np.linspace(-0.22, 0.22, len(gains)) if len(gains) > 1 else [at]
-                marks = ["X" if each.contaminated else "o" for each in courses]
+                marks = ["X" if each.contaminated else "o" for each in trajectories]
                 for place, gain, mark in zip(places, gains, marks, strict=True):
                     axes.plot([place], [gain], mark, color=hue[line], markersize=4, alpha=0.75)
                 axes.plot([at - 0.3, at + 0.3], [float(np.mean(gains))] * 2, color=INK, linewidth=1.4)

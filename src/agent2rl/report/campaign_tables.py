@@ -189,7 +189,7 @@ def build_trajectory_rows(campaign: CampaignAnalysis) -> Table:
     return [
         {**_describe_run(each.task, run), "seconds": seconds, "best_gain": best}
         for each in campaign.trajectories
-        for run in each.courses
+        for run in each.trajectories
         for seconds, best in ((0.0, 0.0), *run.points)
     ]
 
@@ -198,7 +198,7 @@ def build_single_gain_rows(campaign: CampaignAnalysis) -> Table:
     return [
         {**_describe_run(each.task, run), "gain": round_value(run.gain)}
         for each in campaign.trajectories
-        for run in each.courses
+        for run in each.trajectories
     ]
 
 

@@ -20,7 +20,7 @@ def list_columns(board: Leaderboard) -> list[str]:
     tried = ["reproduced"] if _has_reproductions(board) else []
     return [
         *("rank", "entry", "mean gain", "succeeded", "runs", *kept, *tried, *board.tasks),
-        *(["elsewhere"] if _has_panel(board) else []),
+        *(["other tasks"] if _has_panel(board) else []),
         *("cost of a run", "time to best", *(["points per $"] if _has_known_price(board) else [])),
     ]
 
@@ -122,7 +122,8 @@ def table_notes(board: Leaderboard) -> list[str]:
         notes.append(f"{formatting.pluralize(many, 'run')} broke {its}. {it} counted.")
     if _has_panel(board):
         notes.append(
-            "Elsewhere: what training cost or gained on the tasks of the regression panel. It does not rank."
+            "Other tasks: the effect of training on the tasks of the regression panel. "
+            "It does not affect the ranking."
         )
     if _has_reproductions(board):
         notes.append(reproductions.NOTE)

@@ -178,7 +178,7 @@ def _render_kinds(view: RunView) -> list[str]:
 
 def _render_panel(view: RunView) -> list[str]:
     rows = tables.build_panel_rows(view.result)
-    title = ["## What training cost elsewhere", ""]
+    title = ["## Effect on other tasks (regression panel)", ""]
     return [*title, *_render_table(tables.PANEL_COLUMNS, rows)] if rows else []
 
 

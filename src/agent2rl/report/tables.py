@@ -200,7 +200,7 @@ def _build_sampling_rows(view: RunView) -> Rows:
     for name in scores[-1].metrics if scores else ():
         if "@" not in name or name.endswith(f"@{scores[-1].how.get('samples')}"):
             values = [f"{score.metrics[name]:.2f}" for score in scores if name in score.metrics]
-            rows.append((name, f"{' → '.join(values)} ({scores[-1].split}; does not rank)"))
+            rows.append((name, f"{' → '.join(values)} ({scores[-1].split}; does not affect the ranking)"))
     return rows
 
 
@@ -263,7 +263,7 @@ PANEL_COLUMNS = ("task", "untouched", "best", "change")
 
 
 def build_panel_rows(result: RunResult | None) -> Rows:
-    """Return what training cost elsewhere; a missing score has its reason in place of the change."""
+    """Return the effect of training on other tasks; a missing score has its reason in place of the change."""
     return [
         (
             PANEL_NAMES.get(each.task, strip_path(each.task)),

@@ -1,4 +1,4 @@
-"""Grade the base model and the best submission on a regression panel: what did training cost elsewhere?
+"""Grade the base model and the best submission on a regression panel: the effect of training on other tasks.
 
 It comes after everything that counts, so it changes no score. A grading that fails leaves its reason in place
 of a score, and the run as it is.

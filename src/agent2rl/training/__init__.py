@@ -14,8 +14,8 @@
 For interactive tasks, `rollouts.encode_expert_games` plays an expert's games for `sft.imitate` (formerly
 `rollouts.demonstrations`), `conversations.encode_demonstrations` uses those in a file
 (`demonstrations.read_demonstrations`), and `rollouts.grpo_in_world` learns from the model's own games.
-`rollouts.Arena` defines the prompts. `conversations.encode_conversations` makes training sequences of any
-other chats, such as games that the model played.
+`rollouts.WorldSetup` defines the prompts. `conversations.encode_conversations` makes training sequences of
+any other chats, such as games that the model played.
 
 A prompt is the text that the model reads: `prompts.render` makes it as the grader does. One device, one
 process; adapters, sharded models and serving are not supported.

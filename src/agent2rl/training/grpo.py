@@ -69,7 +69,7 @@ class GrpoSettings:
     pass_tokens: int | None = None
     """Tokens in one forward and backward pass, including prompts; by default what suits the machine."""
     max_tokens: int = 256
-    """Limit for an answer. In games, the arena's sampling limits a turn."""
+    """Limit for an answer. In games, the setup's sampling limits a turn."""
     temperature: float = 1.0
     average_by_attempt: bool = False
     """Whether all attempts have the same weight, whatever their length. If not, all tokens have."""
@@ -120,7 +120,7 @@ class RolloutSource(Protocol):
 
     def __len__(self) -> int: ...
 
-    def attempt(self, job: RolloutJob) -> list[list[GrpoRollout]]:
+    def sample_rollouts(self, job: RolloutJob) -> list[list[GrpoRollout]]:
         """Return a group of attempts at each item of the job. Any worker process may call this."""
         ...
 
@@ -140,7 +140,7 @@ class _QuestionRollouts:
     def __len__(self) -> int:
         return len(self.prompts)
 
-    def attempt(self, job: RolloutJob) -> list[list[GrpoRollout]]:
+    def sample_rollouts(self, job: RolloutJob) -> list[list[GrpoRollout]]:
         sampling = SampleSettings(self.settings.max_tokens, self.settings.temperature, job.seed)
         prompts = [self.prompts[i] for i in job.indices]
         samples = self.sampler.sample(prompts, sampling, self.settings.group, job.positions)
@@ -198,7 +198,7 @@ def train_on_rollouts(
         return _compute_loss(model, reference, part, settings)
 
     rewards: list[float] = []
-    with DataParallelWorkers(model, {"attempt": source.attempt, "loss": loss}) as workers:
+    with DataParallelWorkers(model, {"sample": source.sample_rollouts, "loss": loss}) as workers:
         collector = _RolloutCollector(source, workers, order, settings)
         updater = _PolicyUpdater(model, workers, optimizer, settings)
         while not schedule.over:
@@ -272,7 +272,7 @@ class _RolloutCollector:
         size = self._workers.size
         shares = [range(start, len(indices), size) for start in range(size)]
         jobs = [RolloutJob([indices[place] for place in share], share, seed) for share in shares]
-        results: list[list[list[GrpoRollout]]] = self._workers.map_jobs("attempt", jobs)
+        results: list[list[list[GrpoRollout]]] = self._workers.map_jobs("sample", jobs)
         rollouts = [results[place % size][place // size] for place in range(len(indices))]
         return [
             RolloutGroup(group, [self._source.reward(index, rollout) for rollout in group])

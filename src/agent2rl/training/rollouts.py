@@ -1,6 +1,6 @@
 """Train in an environment: prompts, expert demonstrations to imitate, and GRPO on the model's episodes.
 
-The caller passes the environment and the prompts (an `Arena`), with the same values as the grader: this
+The caller passes the environment and the prompts (a `WorldSetup`), with the same values as the grader: this
 package knows neither tasks nor evaluators.
 
 Demonstrations are the games that the expert wins. A game that outgrows the model's context is used as far as
@@ -9,7 +9,7 @@ it fits. Not covered: games in which the expert is wrong at first, or takes over
 All episodes of a step are played at the same time by the engine's own conversations, and no episode waits
 for the turn of another. So the model reads and generates exactly the tokens that it would in grading with the
 same seed. The reward of an episode is the largest reward of its steps, as in grading. An episode ends when
-the environment ends it, when the conversation outgrows the model's context, or after the arena's most turns.
+the environment ends it, when the conversation outgrows the model's context, or after the setup's most turns.
 """
 
 from collections import Counter
@@ -38,7 +38,7 @@ from agent2rl.training.sampling import PolicySampler
 
 
 @dataclass(frozen=True)
-class Arena:
+class WorldSetup:
     world: Callable[[], Environment]
     """Makes an environment; many are used at the same time."""
     prompt: ObservationFormatter
@@ -52,23 +52,27 @@ class Arena:
     """Rollouts end after so many turns, if the environment does not end them before."""
 
 
+Arena = WorldSetup
+"""The name that earlier programs import."""
+
+
 # An expert's games as training sequences: the tokens that the model would read in grading, and its replies
 
 
 def encode_expert_games(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    arena: Arena,
+    setup: WorldSetup,
     expert: Callable[[], ExpertPolicy],
     games: Sequence[Example],
 ) -> Iterator[tuple[TrainingSequence, ...]]:
     """Yield the training sequences of each game that the expert wins, as the games are played."""
-    encoder = open_prompt_encoder(model, tokenizer).select_encoder(arena.sampling)
-    environment = arena.world()
+    encoder = open_prompt_encoder(model, tokenizer).select_encoder(setup.sampling)
+    environment = setup.world()
     progress = EncodingProgress("expert games", len(games))
     try:
         for game in games:
-            if chat := _play_expert_game(environment, expert(), game, arena, encoder.templated):
+            if chat := _play_expert_game(environment, expert(), game, setup, encoder.templated):
                 (sequences,) = encode_batch(encoder, [chat], require_end_token(tokenizer))
                 progress.add_rows(len(sequences))
                 yield sequences
@@ -83,18 +87,18 @@ demonstrations = encode_expert_games
 
 
 def _play_expert_game(
-    environment: Environment, expert: ExpertPolicy, game: Example, arena: Arena, as_chat: bool
+    environment: Environment, expert: ExpertPolicy, game: Example, setup: WorldSetup, as_chat: bool
 ) -> Chat:
     """Return the conversation of a game up to the winning action, or an empty one if the game is not won."""
     step = environment.reset(game)
     chat: Chat = ()
     won: Chat = ()
-    messages = arena.prompt.build_first_message(step.observation, as_chat, arena.kind(game))
+    messages = setup.prompt.build_first_message(step.observation, as_chat, setup.kind(game))
     while not step.done:
         action = expert.act(step.observation)
         chat = (*chat, *messages, ChatMessage("assistant", action))
         step = environment.step(action)
-        messages = arena.prompt.build_next_message(step.observation, as_chat)
+        messages = setup.prompt.build_next_message(step.observation, as_chat)
         if step.won:
             won = chat
     return won
@@ -116,17 +120,17 @@ class RolloutEpisode:
 
 
 class EpisodeRollouts:
-    """The games of an arena as rollouts for GRPO."""
+    """The games of a world as rollouts for GRPO."""
 
     def __init__(
         self,
         sampler: PolicySampler,
-        arena: Arena,
+        setup: WorldSetup,
         games: Sequence[Example],
         group: int,
         temperature: float = 1.0,
     ) -> None:
-        self._sampler, self._arena, self._games = sampler, arena, games
+        self._sampler, self._arena, self._games = sampler, setup, games
         self._group, self._temperature = group, temperature
         self._places: list[Environment] = []
         """Environments that are free."""
@@ -134,7 +138,7 @@ class EpisodeRollouts:
     def __len__(self) -> int:
         return len(self._games)
 
-    def attempt(self, job: RolloutJob) -> list[list[GrpoRollout]]:
+    def sample_rollouts(self, job: RolloutJob) -> list[list[GrpoRollout]]:
         return self.play_games([self._games[i] for i in job.indices], job.seed)
 
     def reward(self, index: int, attempt: GrpoRollout) -> float:  # noqa: ARG002
@@ -200,7 +204,7 @@ class EpisodeRollouts:
 def grpo_in_world(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    arena: Arena,
+    setup: WorldSetup,
     games: Sequence[Example],
     settings: GrpoSettings,
     progress: TrainingProgress,
@@ -208,7 +212,7 @@ def grpo_in_world(
 ) -> GrpoResult:
     """Train the model in place on episodes that it plays: `settings.prompts` games a step."""
     sampler = PolicySampler(model, tokenizer, fused=True)
-    rollouts = EpisodeRollouts(sampler, arena, games, settings.group, settings.temperature)
+    rollouts = EpisodeRollouts(sampler, setup, games, settings.group, settings.temperature)
     try:
         return train_on_rollouts(model, rollouts, settings, progress, after_step)
     finally:

@@ -46,7 +46,7 @@ class SftResult:
     """Tokens of prompts and answers, counted each time they were read."""
     seconds: float
     loss: float
-    """Mean over the last epoch, which may be incomplete."""
+    """Mean over the last epoch, which may be incomplete; NaN if there was no time for a step."""
 
 
 def sft(
@@ -101,7 +101,8 @@ def imitate(
             read = sum(len(rows[i].prompt) + len(rows[i].tokens) for i in batch)
             progress.record_step(schedule.steps, read, schedule.seconds_left, losses[-1])
     last = losses[-steps_per_epoch:]
-    return SftResult(schedule.steps, progress.tokens, schedule.seconds, sum(last) / len(last))
+    mean_loss = sum(last) / len(last) if last else math.nan
+    return SftResult(schedule.steps, progress.tokens, schedule.seconds, mean_loss)
 
 
 def _iterate_batches(count: int, settings: SftSettings) -> Iterator[list[int]]:

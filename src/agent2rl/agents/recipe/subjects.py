@@ -33,7 +33,7 @@ from agent2rl.training.grpo import GrpoRollout, GrpoSettings, RolloutJob, grpo
 from agent2rl.training.optimizer import TrainingSchedule
 from agent2rl.training.policy import TrainingSequence
 from agent2rl.training.progress import TrainingProgress
-from agent2rl.training.rollouts import Arena, encode_expert_games, grpo_in_world
+from agent2rl.training.rollouts import WorldSetup, encode_expert_games, grpo_in_world
 from agent2rl.training.sampling import PolicySampler, SampleSettings, sample
 from agent2rl.training.sft import SftSettings, imitate, sft
 
@@ -229,7 +229,7 @@ DEMONSTRATION_SHARE = 1 / 4
 @dataclass(frozen=True)
 class WorldSubject:
     world: World
-    arena: Arena
+    setup: WorldSetup
     shown: Sequence[Demonstration] = ()
     """The expert's games of a run that has them as files."""
 
@@ -237,7 +237,7 @@ class WorldSubject:
     def read(cls, workspace: Path, data: Path) -> "WorldSubject":
         world, evaluator = count_steps(open_world(data)), _load_evaluator(workspace / "eval.py")
         parts = (evaluator.prompt, evaluator.action, evaluator.sampling, evaluator.get_kind)
-        return cls(world, Arena(world.environment, *parts), read_demonstrations(data))
+        return cls(world, WorldSetup(world.environment, *parts), read_demonstrations(data))
 
     def stages(self, wanted: Sequence[str]) -> list[str]:
         """Return the wanted stages; SFT only if there is an expert or a file of its games."""
@@ -313,12 +313,12 @@ class WorldSubject:
     ) -> list[list[GrpoRollout]]:
         """Play so many episodes of each game."""
         sampler = PolicySampler(learner.model, learner.tokenizer)
-        source = rollouts.EpisodeRollouts(sampler, self.arena, games, episodes)
+        source = rollouts.EpisodeRollouts(sampler, self.setup, games, episodes)
         try:
-            with DataParallelWorkers(learner.model, {"attempt": source.attempt}) as workers:
+            with DataParallelWorkers(learner.model, {"sample": source.sample_rollouts}) as workers:
                 shares = [range(start, len(games), workers.size) for start in range(workers.size)]
                 jobs = [RolloutJob(share, share, this_round.seed) for share in shares]
-                played = workers.map_jobs("attempt", jobs)
+                played = workers.map_jobs("sample", jobs)
         finally:
             source.close()
             sampler.close()
@@ -329,14 +329,14 @@ class WorldSubject:
     ) -> list[TrainingSequence]:
         """Collect the expert games in the file, or play games in random order as long as there is time."""
         if not self.world.expert:
-            form = (self.arena.prompt, self.shown, self.arena.sampling.plain)
+            form = (self.setup.prompt, self.shown, self.setup.sampling.plain)
             return encode_demonstrations(learner.model, learner.tokenizer, *form)
         end = time.monotonic() + DEMONSTRATION_SHARE * this_round.seconds
         games = self._sample_games(len(self.world.games), this_round.seed)
         rows: list[TrainingSequence] = []
         with suppress(StepsUsedUp):  # train on the games collected so far
             for sequences in encode_expert_games(
-                learner.model, learner.tokenizer, self.arena, self.world.expert, games
+                learner.model, learner.tokenizer, self.setup, self.world.expert, games
             ):
                 rows += sequences
                 if time.monotonic() > end:
@@ -365,7 +365,7 @@ class WorldSubject:
         if settings is None:
             return None
         model, tokenizer, games = learner.model, learner.tokenizer, self.world.games
-        result = grpo_in_world(model, tokenizer, self.arena, games, settings, this_round.progress, on_step)
+        result = grpo_in_world(model, tokenizer, self.setup, games, settings, this_round.progress, on_step)
         return result.seconds + probe
 
     def _measure_play_speed(self, this_round: TrainingRound, learner: PolicyLearner) -> tuple[float, float]:

@@ -1,6 +1,9 @@
 """Analyse many runs together. Pure: the same digests, in any order, give the same record."""
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated
+
+from pydantic import AliasChoices, Field
 
 from agent2rl.analysis.campaigns.comparisons import ComparisonFamily, Heatmap, build_heatmap, compare_axes
 from agent2rl.analysis.campaigns.leaderboard import ENTRY_AXES, Leaderboard, build_leaderboard, name_entries
@@ -29,7 +32,7 @@ from agent2rl.core.units import strip_path
 
 MOST_LINES = 6
 """Limit on lines in one panel of a figure."""
-MOST_COURSES = 60
+MOST_TRAJECTORIES = 60
 """Limit on single runs in one panel."""
 TOGETHER = "all runs"
 
@@ -60,7 +63,9 @@ class GainTrajectory(Record):
 
 class TaskTrajectories(Record):
     task: str
-    courses: tuple[GainTrajectory, ...]
+    trajectories: Annotated[
+        tuple[GainTrajectory, ...], Field(validation_alias=AliasChoices("trajectories", "courses"))
+    ]
     """An even selection if there are many."""
     runs: int
     all: ScalingCurve
@@ -159,7 +164,7 @@ def _build_trajectories(
     return tuple(
         TaskTrajectories(
             task=task,
-            courses=tuple(
+            trajectories=tuple(
                 _build_gain_trajectory(each, line[each.run_id])
                 for each in _thin_runs(select_counted(members))
             ),
@@ -171,7 +176,7 @@ def _build_trajectories(
 
 
 def _thin_runs(runs: Sequence[RunDigest]) -> Sequence[RunDigest]:
-    step = max(1, -(-len(runs) // MOST_COURSES))
+    step = max(1, -(-len(runs) // MOST_TRAJECTORIES))
     return runs[::step]
 
 

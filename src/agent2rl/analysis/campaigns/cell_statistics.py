@@ -63,10 +63,6 @@ class Cell(GainTally):
     p_value: float | None = None
     """For the hypothesis of no gain; None if there are not enough runs."""
 
-    @property
-    def enough(self) -> bool:
-        return self.n >= LEAST_RUNS
-
 
 def tally_runs(digests: Sequence[RunDigest]) -> GainTally:
     excluded = count_excluded(digests)

@@ -153,7 +153,7 @@ def _describe_missing(
 
 
 def _list_deviations(runs: Sequence[RunDigest]) -> list[str]:
-    """Say how these runs differ from the paper's, so that nobody takes their numbers for comparable."""
+    """Say how these runs differ from the paper's."""
     found = []
     if any(each.protocol != "paper" for each in runs):
         found.append("The gains are on held-out data. The paper's are on the test set that chose the models.")

@@ -170,7 +170,7 @@ def collect_gains(runs: Sequence[RunDigest]) -> GainSample:
 
 
 def estimate_shared_effects(differences: Floats) -> Floats:
-    """Estimate from runs × examples how much more each example gains than the mean, in all runs alike.
+    """Estimate from runs × examples by how much each example gains more than the mean in every run.
 
     The mean of an example over k runs contains 1/k of the runs' own noise, which resampling runs already
     covers. So the means are shrunk until only the common spread is left. One run gives no estimate and needs

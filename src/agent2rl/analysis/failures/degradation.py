@@ -108,8 +108,8 @@ RISE = 0.3
 
 def find_divergence(curves: Sequence[PrintedCurve], book: EvidenceBook) -> list[Failure]:
     """Return at most one failure for each curve. It counts less if a later training has the same curve."""
-    found = []
-    for place, curve in enumerate(curves):
+    failures = []
+    for index, curve in enumerate(curves):
         detected = (
             _detect_nan(curve)
             or _detect_explosion(curve)
@@ -118,11 +118,13 @@ def find_divergence(curves: Sequence[PrintedCurve], book: EvidenceBook) -> list[
         )
         if detected:
             message, confidence = detected
-            again = any(other.name == curve.name for other in curves[place + 1 :])
-            cited = book.add_evidence("log", curve.where, message)
-            confidence = 0.5 * confidence if again else confidence
-            found.append(Failure(kind="diverged", message=message, confidence=confidence, evidence=(cited,)))
-    return sorted(found, key=lambda each: -each.confidence)[:3]
+            is_repeated = any(other.name == curve.name for other in curves[index + 1 :])
+            evidence = book.add_evidence("log", curve.where, message)
+            confidence = 0.5 * confidence if is_repeated else confidence
+            failures.append(
+                Failure(kind="diverged", message=message, confidence=confidence, evidence=(evidence,))
+            )
+    return sorted(failures, key=lambda each: -each.confidence)[:3]
 
 
 def _detect_nan(curve: PrintedCurve) -> tuple[str, float] | None:
@@ -130,9 +132,9 @@ def _detect_nan(curve: PrintedCurve) -> tuple[str, float] | None:
     if gap is None or curve.name not in (*LOSSES, *REWARDS, "grad_norm", "kl"):
         return None
     step, stayed = gap
-    known = 0.95 if curve.name in LOSSES else 0.8
+    confidence = 0.95 if curve.name in LOSSES else 0.8
     if stayed:
-        return f"The {curve.name} is not finite from step {step:g} on.", known
+        return f"The {curve.name} is not finite from step {step:g} on.", confidence
     return f"The {curve.name} was not finite at step {step:g}, but recovered later.", 0.35
 
 
@@ -145,54 +147,56 @@ def _detect_explosion(curve: PrintedCurve) -> tuple[str, float] | None:
     if not has_exploded(values, times, least):
         return None
     at = find_crossing(curve, max(times * abs(values[0]) / 3, least / 3))
-    said = f"The {curve.name} grew from {values[0]:.4g} to {values[-1]:.4g}, from step {at:g} on."
-    return said, 0.85 if curve.name == "loss" else 0.6
+    message = f"The {curve.name} grew from {values[0]:.4g} to {values[-1]:.4g}, from step {at:g} on."
+    return message, 0.85 if curve.name == "loss" else 0.6
 
 
 def _detect_loss_rise(curve: PrintedCurve, curves: Sequence[PrintedCurve]) -> tuple[str, float] | None:
     """Detect a loss that rose and stayed high. If a reward rose with it, that is normal for RL."""
-    if curve.name != "loss" or (course := measure_trend(curve)) is None:
+    if curve.name != "loss" or (trend := measure_trend(curve)) is None:
         return None
-    limit = course.before + max(4 * course.noise, 0.5 * abs(course.before), RISE)
-    if course.after <= limit or any(one.rises for one in _measure_trends(REWARDS, curves)):
+    limit = trend.before + max(4 * trend.noise, 0.5 * abs(trend.before), RISE)
+    if trend.after <= limit or any(reward.rises for reward in _measure_trends(REWARDS, curves)):
         return None
-    at = find_crossing(curve, (course.before + course.after) / 2)
-    said = (
-        f"The loss rose from {course.before:.4g} to {course.after:.4g} and stayed high from step {at:g} on."
+    at = find_crossing(curve, (trend.before + trend.after) / 2)
+    message = (
+        f"The loss rose from {trend.before:.4g} to {trend.after:.4g} and stayed high from step {at:g} on."
     )
-    return said, 0.8
+    return message, 0.8
 
 
 def _detect_collapse(curve: PrintedCurve, curves: Sequence[PrintedCurve]) -> tuple[str, float] | None:
-    if (course := measure_trend(curve)) is None:
+    if (trend := measure_trend(curve)) is None:
         return None
     if curve.name in REWARDS:
-        fall, scale = -course.change, max(abs(course.before), abs(course.after))
-        if fall > max(6 * course.error, 3 * course.noise, 0.5 * scale, 0.02) and course.steady <= -0.4:
+        fall, scale = -trend.change, max(abs(trend.before), abs(trend.after))
+        if fall > max(6 * trend.error, 3 * trend.noise, 0.5 * scale, 0.02) and trend.steady <= -0.4:
             return (
-                f"The {curve.name} fell from {course.before:.4g} to {course.after:.4g} and stayed low.",
+                f"The {curve.name} fell from {trend.before:.4g} to {trend.after:.4g} and stayed low.",
                 0.65,
             )
-    if curve.name == "entropy" and course.before > 0 and abs(course.after) < min(0.05, 0.1 * course.before):
+    if curve.name == "entropy" and trend.before > 0 and abs(trend.after) < min(0.05, 0.1 * trend.before):
         rewards = _measure_trends(REWARDS, curves)
-        if rewards and not any(one.rises for one in rewards):
+        if rewards and not any(reward.rises for reward in rewards):
             return (
-                f"The entropy fell from {course.before:.4g} to {course.after:.4g}, and no reward rose.",
+                f"The entropy fell from {trend.before:.4g} to {trend.after:.4g}, and no reward rose.",
                 0.6,
             )
     return None
 
 
 def _measure_trends(names: Sequence[str], curves: Sequence[PrintedCurve]) -> list[CurveTrend]:
-    return [course for each in curves if each.name in names and (course := measure_trend(each))]
+    return [trend for curve in curves if curve.name in names and (trend := measure_trend(curve))]
 
 
 def find_risen_reward(curves: Sequence[PrintedCurve]) -> tuple[PrintedCurve, CurveTrend] | None:
     """Return the reward curve that rose most clearly, if any did."""
-    found = [
-        (each, one) for each in curves if each.name in REWARDS and (one := measure_trend(each)) and one.rises
+    risen = [
+        (curve, trend)
+        for curve in curves
+        if curve.name in REWARDS and (trend := measure_trend(curve)) and trend.rises
     ]
-    return max(found, key=lambda pair: pair[1].change / max(pair[1].error, 1e-9), default=None)
+    return max(risen, key=lambda pair: pair[1].change / max(pair[1].error, 1e-9), default=None)
 
 
 def find_flat_reward(curves: Sequence[PrintedCurve]) -> PrintedCurve | None:
@@ -247,12 +251,12 @@ def find_drift(before: Sequence[ExampleResult], after: Sequence[ExampleResult]) 
     """Return the trait that grew most, if any grew clearly."""
     if len(after) < LEAST_EXAMPLES:
         return None
-    found = [
-        one
+    drifts = [
+        drift
         for what, shows in _list_traits(before, after).items()
-        if (one := _measure_growth(what, shows, before, after))
+        if (drift := _measure_growth(what, shows, before, after))
     ]
-    return max(found, key=lambda one: one.after - (one.before or 0.0), default=None)
+    return max(drifts, key=lambda drift: drift.after - (drift.before or 0.0), default=None)
 
 
 def _measure_growth(
@@ -261,34 +265,34 @@ def _measure_growth(
     before: Sequence[ExampleResult],
     after: Sequence[ExampleResult],
 ) -> OutputDrift | None:
-    now = [each for each in after if shows(each)]
-    share = len(now) / len(after)
+    showing = [each for each in after if shows(each)]
+    share = len(showing) / len(after)
     if len(before) < LEAST_EXAMPLES:
-        return OutputDrift(what, None, share, tuple(now[:3])) if share >= 0.5 else None
-    was = sum(map(shows, before)) / len(before)
-    pooled = (was * len(before) + share * len(after)) / (len(before) + len(after))
+        return OutputDrift(what, None, share, tuple(showing[:3])) if share >= 0.5 else None
+    share_before = sum(map(shows, before)) / len(before)
+    pooled = (share_before * len(before) + share * len(after)) / (len(before) + len(after))
     error = sqrt(pooled * (1 - pooled) * (1 / len(before) + 1 / len(after)))
-    if share - was < max(MORE, CERTAIN * error):
+    if share - share_before < max(MORE, CERTAIN * error):
         return None
-    return OutputDrift(what, was, share, tuple(now[:3]))
+    return OutputDrift(what, share_before, share, tuple(showing[:3]))
 
 
 def _list_traits(
     before: Sequence[ExampleResult], after: Sequence[ExampleResult]
 ) -> dict[str, Callable[[ExampleResult], bool]]:
     traits: dict[str, Callable[[ExampleResult], bool]] = {
-        "are empty": lambda one: not one.output.strip() and len(one.trajectory) < 2,
-        "repeat themselves": lambda one: is_repetitive(one.output),
-        "could not be read": lambda one: bool(NOTED.search(one.note)),
-        "lead to no valid action": lambda one: _share_refused(one) >= 0.5,
+        "are empty": lambda result: not result.output.strip() and len(result.trajectory) < 2,
+        "repeat themselves": lambda result: is_repetitive(result.output),
+        "could not be read": lambda result: bool(NOTED.search(result.note)),
+        "lead to no valid action": lambda result: _share_refused(result) >= 0.5,
     }
     if len(before) >= LEAST_EXAMPLES:
-        lengths = sorted(len(one.output) for one in before)
+        lengths = sorted(len(result.output) for result in before)
         limit = max(2 * lengths[int(0.95 * (len(lengths) - 1))], 400)
-        traits["are much too long"] = lambda one: len(one.output) > limit
+        traits["are much too long"] = lambda result: len(result.output) > limit
         for mark in MARKS:
             if _is_mark_expected(mark, before, after):
-                traits[f"have no {mark}"] = lambda one, mark=mark: mark not in one.output  # type: ignore[misc]
+                traits[f"have no {mark}"] = lambda result, mark=mark: mark not in result.output  # type: ignore[misc]
     return traits
 
 

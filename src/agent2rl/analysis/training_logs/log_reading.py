@@ -45,7 +45,7 @@ class LogReader:
 
 
 def parse_number(value: object) -> float | None:
-    """Return the number; None if it is none, not finite, or too large to compute with."""
+    """Return the number; None if the value is no number, not finite, or too large to compute with."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:

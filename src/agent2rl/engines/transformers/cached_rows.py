@@ -186,7 +186,7 @@ class _ShortRow:
 
 @dataclass(frozen=True)
 class _AttentionPlan:
-    """What the layers of a pass that attend alike have in common."""
+    """What the layers of a pass with the same kind of attention share."""
 
     decoding: int
     """Rows with one new token."""

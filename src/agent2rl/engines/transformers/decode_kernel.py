@@ -25,7 +25,6 @@ BLOCK_KEYS = 64
 BLOCK_PARTS = 16
 MIN_QUERIES = 16
 """The smallest matrix product of the GPU; query heads are padded to it."""
-MAX_HEAD_SIZE = 128
 WANTED_PROGRAMS = 2048
 """About so many programs use all of the memory's bandwidth."""
 

@@ -64,7 +64,7 @@ def _read_cpu_quota() -> int:
 
 
 def deal_shares(items: Sequence[T], size: int) -> list[Sequence[T]]:
-    """Deal items out to so many workers, interleaved, so that the shares are alike."""
+    """Deal items out to `size` workers, interleaved, so that all get similar work."""
     return [items[number::size] for number in range(size)]
 
 

@@ -1,7 +1,8 @@
 """Play in the world that the harness serves at `$ENVIRONMENT_URL`, as an `Environment`.
 
-    arena = Arena(ServedWorld, EVALUATOR.prompt, EVALUATOR.action, EVALUATOR.sampling, EVALUATOR.get_kind)
-    grpo_in_world(model, tokenizer, arena, open_world().games, settings, progress)
+    parts = (EVALUATOR.prompt, EVALUATOR.action, EVALUATOR.sampling, EVALUATOR.get_kind)
+    setup = WorldSetup(ServedWorld, *parts)
+    grpo_in_world(model, tokenizer, setup, open_world().games, settings, progress)
 
 The harness counts these steps itself, so the record lists them as served. The adapters do not report them
 a second time. Each ServedWorld has one WebSocket connection, which stays open from episode to episode. The

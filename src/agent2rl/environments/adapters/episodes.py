@@ -94,15 +94,15 @@ class StepsUsedUp(Agent2RLError):
 class StepCounter(Protocol):
     """Count episodes and steps, and refuse them once the budget is used up."""
 
-    def begin(self) -> None:
+    def begin_episode(self) -> None:
         """Count an episode that is about to begin. Raises StepsUsedUp if it may not."""
         ...
 
-    def allow(self) -> None:
+    def require_budget(self) -> None:
         """Check that a step may be taken. Raises StepsUsedUp if it may not."""
         ...
 
-    def stepped(self, won: bool) -> None:
+    def count_step(self, won: bool) -> None:
         """Count a step that was taken; `won` if it won the episode."""
         ...
 
@@ -156,7 +156,7 @@ class EpisodeSlot:
 
     def reset(self, game: Example) -> EnvironmentStep:
         self.finish_trace()
-        self._counter.begin()
+        self._counter.begin_episode()
         step = self._environment.reset(game)
         self.game, self.steps, self.reward = game, 0, step.reward
         self.won, self.over = step.won, step.done
@@ -167,10 +167,10 @@ class EpisodeSlot:
         if self.over:
             raise UserError("No episode is running: it is over, or has not begun.", "Call reset first.")
         counter = self._counter
-        counter.allow()
+        counter.require_budget()
         step = self._environment.step(action)
         # Later steps may be won too; an episode counts as won once.
-        counter.stepped(step.won and not self.won)
+        counter.count_step(step.won and not self.won)
         self.steps += 1
         if step.reward > self.reward:
             self.reward = step.reward

@@ -73,15 +73,15 @@ class SlotCounter:
         self._reporter = reporter
         self.episodes = self.steps = self.successes = 0
 
-    def begin(self) -> None:
+    def begin_episode(self) -> None:
         self._reporter.begin_episode()
         self.episodes += 1
 
-    def allow(self) -> None:
+    def require_budget(self) -> None:
         if self._reporter.spent:
             raise StepsUsedUp
 
-    def stepped(self, won: bool) -> None:
+    def count_step(self, won: bool) -> None:
         self.steps += 1
         if won:
             self.successes += 1
@@ -90,13 +90,13 @@ class SlotCounter:
 class UncountedSteps:
     """Counts nothing: the steps are the harness's own, or it counts them in the world that it serves."""
 
-    def begin(self) -> None:
+    def begin_episode(self) -> None:
         pass
 
-    def allow(self) -> None:
+    def require_budget(self) -> None:
         pass
 
-    def stepped(self, won: bool) -> None:
+    def count_step(self, won: bool) -> None:
         pass
 
 

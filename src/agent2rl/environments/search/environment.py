@@ -276,7 +276,7 @@ def open_world(data: Path) -> World:
     return World(
         games,
         environment=lambda: SearchEnvironment(find),
-        expert=(lambda: RecitingExpert(walkthroughs)) if walkthroughs else None,
+        expert=(lambda: AnswerKeyExpert(walkthroughs)) if walkthroughs else None,
         tools=TOOLS,
         slow=not (data / CORPUS_FOLDER).is_dir(),
         replayable=is_small_enough_to_replay(data / CORPUS_FOLDER),
@@ -296,7 +296,7 @@ def _make_backend_finder(data: Path) -> Find:
 
 def _refuse_search(_: Example) -> Backend:
     raise UserError(
-        "There is nothing to search here: the harness does the searching for this task.",
+        "This task has no local corpus. The harness runs its searches.",
         "Play the world at $ENVIRONMENT_URL.",
     )
 
@@ -323,7 +323,7 @@ class MissingBackend:
         raise ExternalServiceError(f"There is no {id[:100]!r}: --search names what is searched.")
 
 
-class RecitingExpert:
+class AnswerKeyExpert:
     """Replay the walkthrough of the training data, action by action."""
 
     def __init__(self, walkthroughs: Mapping[str, str]) -> None:

@@ -102,8 +102,6 @@ class PurchaseScore:
     price: bool
     kind: float
     """The type factor."""
-    nouns_by: NounTagger
-    """How the nouns of the titles were extracted."""
 
 
 def score_purchase(
@@ -115,7 +113,7 @@ def score_purchase(
     within_bound = price <= goal.price_upper
     kind = compute_type_factor(product, goal)
     share = (attributes + options + within_bound) / (len(goal.attributes) + len(goal.options) + 1)
-    return PurchaseScore(share * kind, attributes, options, within_bound, kind, get_noun_tagger())
+    return PurchaseScore(share * kind, attributes, options, within_bound, kind)
 
 
 def compute_type_factor(product: Product, goal: ShoppingGoal) -> float:

@@ -134,15 +134,15 @@ class FunctionProxy:
         found = self._line.read(value)
         if kind == b"R":
             return found
-        told = kind == b"U" and isinstance(found, str)
-        self.unplain = f"a result is {found[:NOTE_CHARACTERS]}" if told else ""
+        has_note = kind == b"U" and isinstance(found, str)
+        self.unplain = f"a result is {found[:NOTE_CHARACTERS]}" if has_note else ""
         raise self._line.end(self.unplain or "it answered nonsense")
 
 
 def rebuild_error(found: Any) -> Exception:
     """Rebuild the program's error for the tests: a builtin one as it is, any other as a ProgramError."""
-    told = found if isinstance(found, tuple) and len(found) == 2 else ("", "")
-    name, text = (part[:NOTE_CHARACTERS] if isinstance(part, str) else "" for part in told)
+    name_and_text = found if isinstance(found, tuple) and len(found) == 2 else ("", "")
+    name, text = (part[:NOTE_CHARACTERS] if isinstance(part, str) else "" for part in name_and_text)
     kind = getattr(builtins, name, None)
     if isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, ENDS_LOOPS):
         with contextlib.suppress(TypeError):  # some take other arguments than a text
@@ -216,10 +216,10 @@ def _test_inside(job: dict[str, Any], line: ProgramConnection) -> None:
 def _limit_time(line: ProgramConnection) -> Any:
     """Stop tests that compute for too long."""
 
-    def ring(*_: object) -> None:
+    def raise_timeout(*_: object) -> None:
         raise line.end("it took too long")
 
-    signal.signal(signal.SIGALRM, ring)
+    signal.signal(signal.SIGALRM, raise_timeout)
     signal.setitimer(signal.ITIMER_REAL, WALL_SECONDS + 1)
     try:
         yield

@@ -249,7 +249,7 @@ def split_train_rows(rows: Sequence[Example], path: Path) -> TrainRowSplit:
         )
     feedback, heldout = set(questions[: hidden // 2]), set(questions[hidden // 2 : hidden])
 
-    def hide(questions: set[str]) -> tuple[Example, ...]:
+    def take_hidden_rows(questions: set[str]) -> tuple[Example, ...]:
         """Return the rows of these questions, with ids that no training row has."""
         return tuple(
             replace(row, id=row.id.replace("-train-", f"-{HIDDEN}-"))
@@ -258,7 +258,7 @@ def split_train_rows(rows: Sequence[Example], path: Path) -> TrainRowSplit:
         )
 
     train = tuple(row for row in rows if row.prompt not in feedback | heldout)
-    return TrainRowSplit(train, hide(feedback), hide(heldout))
+    return TrainRowSplit(train, take_hidden_rows(feedback), take_hidden_rows(heldout))
 
 
 def _rank_question(question: str) -> str:

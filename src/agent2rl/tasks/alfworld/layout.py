@@ -271,26 +271,27 @@ def _place_things(
 ) -> dict[str, str]:
     """Place the things of the goal, others of their kind, and unrelated ones."""
 
-    def spots(thing: str) -> list[str]:
+    def list_spots(thing: str) -> list[str]:
         return [name for name in fixtures if kind_of(name) in THINGS[thing].places]
 
-    def elsewhere(thing: str) -> list[str]:
-        return [name for name in spots(thing) if kind_of(name) != goal.place]
+    def list_other_spots(thing: str) -> list[str]:
+        return [name for name in list_spots(thing) if kind_of(name) != goal.place]
 
     others = [
         kind
         for kind, thing in THINGS.items()
-        if thing.rooms.intersection(rooms) and kind not in (goal.thing, LAMP) and spots(kind)
+        if thing.rooms.intersection(rooms) and kind not in (goal.thing, LAMP) and list_spots(kind)
     ]
-    placed = [(goal.thing, pick_one(dice, elsewhere(goal.thing))) for _ in range(goal.count)]
+    placed = [(goal.thing, pick_one(dice, list_other_spots(goal.thing))) for _ in range(goal.count)]
     for _ in range(_draw_between(dice, difficulty.alike)):
         # A thing that must be treated first may already be at its target.
-        placed.append((goal.thing, pick_one(dice, (spots if goal.verbs else elsewhere)(goal.thing))))
+        spots = list_spots(goal.thing) if goal.verbs else list_other_spots(goal.thing)
+        placed.append((goal.thing, pick_one(dice, spots)))
     if goal.place == LAMP:
-        placed.append((LAMP, pick_one(dice, spots(LAMP))))
+        placed.append((LAMP, pick_one(dice, list_spots(LAMP))))
     for _ in range(_draw_between(dice, difficulty.things) - len(placed)):
         kind = pick_one(dice, others)
-        placed.append((kind, pick_one(dice, spots(kind))))
+        placed.append((kind, pick_one(dice, list_spots(kind))))
     placed.sort(key=lambda pair: pair[0])
     return dict(zip(_number_names([kind for kind, _ in placed]), (place for _, place in placed), strict=True))
 
