@@ -35,9 +35,9 @@ class CommandedRun:
     root: Path
 
     @classmethod
-    def start(cls, launcher: RunLauncher, *options: str) -> Self:
+    def start(cls, launcher: RunLauncher, *options: str, flags: tuple[str, ...] = ()) -> Self:
         before = set(launcher.runs.glob("*/"))
-        done = launcher.cli("run", "--task", "gsm8k-mini", *options)
+        done = launcher.cli(*flags, "run", "--task", "gsm8k-mini", *options)
         assert done.returncode == 0, done.stderr
         (root,) = set(launcher.runs.glob("*/")) - before
         return cls(launcher, done, root)
@@ -45,8 +45,8 @@ class CommandedRun:
 
 @pytest.fixture(scope="module")
 def shipped_run(shared_launcher: RunLauncher) -> CommandedRun:
-    """A run with nothing but a task: of the script that comes along."""
-    return CommandedRun.start(shared_launcher)
+    """A run with nothing but a task: of the script that comes along. It logs its main steps."""
+    return CommandedRun.start(shared_launcher, flags=("-v",))
 
 
 @pytest.fixture(scope="module")
@@ -497,6 +497,30 @@ def test_verbose_logs_to_stderr_with_level_and_logger_name(launcher: RunLauncher
     assert "DEBUG" not in info.stderr
     assert " DEBUG agent2rl.cli.main: The command failed\nTraceback" in debug.stderr
     assert quiet.stdout == info.stdout == debug.stdout == ""
+
+
+def test_verbose_tells_the_story_of_a_run_in_a_few_lines(shipped_run: CommandedRun) -> None:
+    logged = [
+        line.partition(" INFO ")[2] for line in shipped_run.done.stderr.splitlines() if " INFO " in line
+    ]
+    story = (
+        r"record.recorder: Created the run",
+        r"run.run_steps: Sandbox \w+: self-test passed in [\d.]+ s",
+        r"run.assets: Loaded abacus .* in [\d.]+ s",
+        r"run.run_steps: Baseline \(feedback\): [\d.]+, (graded in [\d.]+ s|from the cache)",
+        r"run.execution: The agent script starts with \d+ s left",
+        r"grading.service: Submission 1 \('/workspace/output/v1'\): frozen in [\d.]+ s",
+        r"grading.service: Submission 1: scored [\d.]+ after [\d.]+ s",
+        r"run.agent_session: Round 1 of the agent: exited after [\d.]+ s, exit code 0",
+        r"run.execution: The agent ended after [\d.]+ s: completed",
+        r"run.run_steps: Searched the agent's files for evaluation data in [\d.]+ s",
+        r"run.run_steps: Submission 3 \(held-out\): [\d.]+ after [\d.]+ s",
+        r"record.recorder: Closed the run \S+: completed",
+    )
+    told = iter(logged)
+    for step in story:
+        assert any(re.match(rf"agent2rl\.{step}", line) for line in told), f"{step} is not in {logged}"
+    assert len(logged) <= 20
 
 
 def test_verbose_logs_the_same_lines_when_python_runs_the_module(launcher: RunLauncher) -> None:

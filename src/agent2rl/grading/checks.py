@@ -7,6 +7,7 @@ those of an adapter are compared as they are after merging. One refusal lists al
 problem does not cost a submission.
 """
 
+import logging
 import os
 import shlex
 import sys
@@ -55,6 +56,8 @@ from agent2rl.grading.untrusted_model_files import (
 from agent2rl.grading.worker import MODEL
 from agent2rl.record.files import remove_tree, sha256_file
 
+logger = logging.getLogger(__name__)
+
 # The base model's small files as the library writes them when it saves the unchanged model.
 
 RESAVE_SECONDS = 300.0
@@ -101,6 +104,7 @@ def resave_base(
         command = Command(argv, {"PYTHONDONTWRITEBYTECODE": "1", "CUDA_VISIBLE_DEVICES": ""})
         ended = child.sandbox.run(command, enclosure, stop)
         require_normal_exit("Reading the base model", ended, RESAVE_SECONDS)
+        logger.debug("Saved the base model's files again in %.1f s", ended.wall_seconds)
         return read_resaved(here / "work" / RESAVE_TARGET)
     finally:
         remove_tree(here)
@@ -223,6 +227,7 @@ def check_submission(submission: Path, base: BaseModel, resave: Resave) -> Model
         _check_end_tokens(config, base, added, tokenizer)
     with _noting(problems):
         chat_format = _check_chat_format(submission, base, resave)
+    logger.debug("Checked %s: %d problems", submission.parent.name, len(problems))
     if len(problems) == 1:
         raise problems[0]
     if problems:

@@ -42,7 +42,7 @@ from agent2rl.net.grading_proxy_client import JudgeQuestion, JudgeReply, PageRep
 from agent2rl.record.files import canonical_json, sha256_file, sha256_text, write_record
 
 JUDGE_SILENT = "the judge did not answer"
-_log = logging.getLogger("agent2rl")
+logger = logging.getLogger(__name__)
 ATTEMPTS = 3
 """Attempts if the judge's server gives no valid answer."""
 CONNECTIONS = 256
@@ -114,7 +114,7 @@ class JudgeProxy:
         try:
             said = self._ask_with_retries(question)
         except Exception as error:
-            _log.warning("The judge did not answer: %s", error)
+            logger.warning("The judge did not answer: %s", error)
             raise ExternalServiceError(JUDGE_SILENT) from None
         with self._lock:
             self._said[path] = said

@@ -12,8 +12,10 @@ their ancestors, so somebody else's fine-tune of the same base also counts as de
 docs/design/lineage.md has the method, and how often it errs.
 """
 
+import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -57,6 +59,8 @@ from agent2rl.grading.untrusted_model_files import (
     tensor_sha256,
     weights_sha256,
 )
+
+logger = logging.getLogger(__name__)
 
 SIDE, VALUES = 8, 1024
 """Minimum size of a matrix that decides; smaller ones agree by chance."""
@@ -155,6 +159,7 @@ def trace_lineage(submission: Path, base: BaseModel, stop: threading.Event | Non
 
     `stop` ends it early with a GradingError.
     """
+    begin = time.monotonic()
     submitted = read_tensors(submission)
     common = sorted(submitted.keys() & base.tensors.keys())
     tensors = {name: _leading_rows(submitted[name], base.tensors[name]) for name in common}
@@ -173,6 +178,7 @@ def trace_lineage(submission: Path, base: BaseModel, stop: threading.Event | Non
         reason = f"Only {changed * base.parameters:.0f} of {base.parameters:,} values differ from the base's."
         decision = LineageDecision("unknown", reason, "changed_values", changed, EDITED)
     added_lengths = [one.added_row_length for one in seen if one.added_row_length is not None]
+    logger.debug("Compared %d tensors in %.1f s: %s", len(common), time.monotonic() - begin, decision.verdict)
     return LineageReport(
         verdict=decision.verdict,
         reason=decision.reason,

@@ -43,7 +43,7 @@ class GradingQueue:
     def __init__(self, grade: Callable[[int, float], None]) -> None:
         self._queue: queue.SimpleQueue[tuple[int, float] | None] = queue.SimpleQueue()
         self._grade = grade
-        self._thread = threading.Thread(target=self._run_gradings, name="grading-lane", daemon=True)
+        self._thread = threading.Thread(target=self._run_gradings, name="grading-queue", daemon=True)
         self._thread.start()
 
     def put(self, number: int) -> None:
@@ -60,7 +60,7 @@ class GradingQueue:
             try:
                 self._grade(number, time.monotonic() - queued_at)
             except Exception:  # the verdict could not be recorded; the next one may be
-                logger.exception("grading of submission %d was not recorded", number)
+                logger.exception("The grading of submission %d was not recorded", number)
 
 
 MOST_SUBMISSIONS = 1000
@@ -158,9 +158,8 @@ class GradingService:
         begin = time.monotonic()
         freeze = self._freezer.freeze(submission)
         seconds = time.monotonic() - begin
-        logger.debug(
-            "submission %d: frozen in %.2f s, on %s", submission.id, seconds, submission.gpu or "cpu"
-        )
+        state = freeze.verdict or "frozen"
+        logger.info("Submission %d (%.100r): %s in %.2f s", submission.id, submission.path, state, seconds)
         submission = freeze.accept(submission, seconds)
         # The record comes first: nothing is published or answered that a crash could still undo.
         self._recorder.record_submission(submission, freeze.manifest)
@@ -324,7 +323,8 @@ class GradingService:
         finally:
             self.grader.discard_merged(self._recorder.paths.submission_paths(number))
         seconds = time.monotonic() - begin
-        logger.debug("submission %d: %s after %.1f s", number, verdict.verdict, seconds)
+        score = f" {verdict.score.value:.2f}" if verdict.score else ""
+        logger.info("Submission %d: %s%s after %.1f s", number, verdict.verdict, score, seconds)
         with self._settle_lock:
             self._settle_submission(verdict.settle(submission, queue_seconds, seconds))
             self._drop_superseded()
@@ -373,7 +373,7 @@ class GradingService:
                 try:
                     dropped = self._recorder.drop_copy(submission)
                 except OSError:  # the verdict is recorded; the next one tries again
-                    logger.exception("the copy of submission %d was not dropped", submission.id)
+                    logger.exception("The copy of submission %d was not deleted", submission.id)
                 else:
                     with self._state_lock:
                         self._submissions[dropped.id] = dropped

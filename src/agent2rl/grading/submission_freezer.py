@@ -1,5 +1,6 @@
 """Freeze what an agent submits, or say why it is refused."""
 
+import logging
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -19,6 +20,8 @@ from agent2rl.grading.lora_adapter import is_adapter
 from agent2rl.grading.submission_grader import FAULT, shorten_error
 from agent2rl.grading.verdict_maker import GradingSetup
 from agent2rl.record.recorder import Recorder
+
+logger = logging.getLogger(__name__)
 
 ROOM_BYTES = 256 << 20
 """Allowed beyond twice the size of the base's weights."""
@@ -72,8 +75,10 @@ class SubmissionFreezer:
                 return FreezeOutcome(content_sha256=self._graded.base.manifest.sha256)
             frozen = self._freeze_submission(submission.id, relative)
         except Refusal as refusal:
+            logger.debug("Submission %d is refused: %.300r", submission.id, str(refusal))
             return FreezeOutcome("rejected", shorten_error(refusal))
         except (Agent2RLError, OSError) as error:
+            logger.debug("Submission %d could not be frozen", submission.id, exc_info=True)
             self._record_fault("freezing")
             return FreezeOutcome("failed", FAULT.format(type(error).__name__))
         return FreezeOutcome(

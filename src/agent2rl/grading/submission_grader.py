@@ -8,6 +8,7 @@ import re
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -74,6 +75,7 @@ class SubmissionGrader:
                 f"Merging the adapter takes {needed:,} bytes on the disk; {free:,} are free.",
                 "Delete checkpoints that you do not need, then submit again.",
             )
+        logger.debug("Merging the adapter %s into %s bytes", where.root.name, f"{adapter.merged_bytes:,}")
         return replace(parts, tensors=merge_adapter(adapter, directory))
 
     def _merged_directory(self, where: SubmissionPaths) -> Path:
@@ -119,15 +121,18 @@ class SubmissionGrader:
         recorder = self._recorder
         results = recorder.resume_state.read_recorded_results(recorder.paths, where, split)
         if results is not None:
-            logger.debug("%s, %s: results are already recorded", where.root.name, split)
+            logger.debug("%s (%s): the results are already recorded", where.root.name, split)
             return results
         where.root.mkdir(parents=True, exist_ok=True)
         recorder.paths.scratch.mkdir(parents=True, exist_ok=True)
         directory = Path(tempfile.mkdtemp(prefix="model-", dir=recorder.paths.scratch))
         try:
+            begin = time.monotonic()
             files = build(directory)
             child = child or self.child
             results = child.grade_model(files, split, where.log, recorder.paths.scratch, self._stop)
+            seconds = time.monotonic() - begin
+            logger.debug("%s (%s): built and graded in %.1f s", where.root.name, split, seconds)
         finally:
             remove_tree(directory)
         recorder.record_results(where, split, results)

@@ -3,6 +3,7 @@
 After the end of the agent, all gradings share the time limit of one.
 """
 
+import logging
 import math
 import threading
 import time
@@ -31,6 +32,8 @@ from agent2rl.grading.submission_grader import (
 )
 from agent2rl.record.paths import SubmissionPaths
 from agent2rl.record.recorder import Recorder
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -104,6 +107,7 @@ class VerdictMaker:
             return score_as_baseline(graded.baseline, graded.base.weights_sha256)
         earlier = self._find_same_content(submission)
         if earlier is not None:
+            logger.debug("Submission %d has the content of submission %d", submission.id, earlier.id)
             return repeat_verdict(earlier)
         if submission.id in self._recorder.resume_state.submissions:
             require_intact_copy(paths, self._recorder.resume_state.manifests[submission.id])
@@ -126,6 +130,7 @@ class VerdictMaker:
             )
             ablated_score = statistics.score_evaluation(ablation.results, "feedback")
             ablation_key = ablation.key
+            logger.debug("Submission %d without training: %.2f", submission.id, ablated_score.value)
         verdict = score_verdict(score, graded.baseline, ablated_score, origin.lineage, origin.sha256)
         return replace(verdict, ablation=ablation_key)
 
@@ -153,6 +158,7 @@ class VerdictMaker:
 
     def _record_origin(self, paths: SubmissionPaths, origin: WeightsOrigin) -> WeightsOrigin:
         if origin.lineage:
+            logger.debug("Lineage of submission %s: %s", paths.root.name, origin.lineage.verdict)
             self._recorder.record_lineage(paths, origin.lineage, origin.lineage.siblings)
         return origin
 

@@ -10,6 +10,7 @@ directory can forge a new chain. Publish the head with the result (`verify --hea
 
 import errno
 import json
+import logging
 import os
 import threading
 import time
@@ -36,6 +37,8 @@ from agent2rl.record.files import (
     write_atomically,
 )
 from agent2rl.record.paths import RunPaths
+
+logger = logging.getLogger(__name__)
 
 START = "0" * 64
 LONGEST_LINE = 64 << 20
@@ -91,6 +94,7 @@ class Ledger:
             self._write_entry(entry)
             self._index += 1
             self._last = entry.hash
+            logger.debug("%s record %d: %s", self._head.stem, entry.index, kind)
             return entry
 
     def _write_entry(self, entry: LedgerEntry) -> None:

@@ -221,6 +221,7 @@ def supervise_sandbox(start: SandboxStart, enclosure: Enclosure, stop: threading
     The exit code is the command's own, 128 + n if signal n ended it.
     """
     began = time.monotonic()
+    logger.debug("%s sandbox starts, with %.0f s", enclosure.role, enclosure.wall_seconds)
     guard = LimitGuard(enclosure, start.own_processes)
     with open(enclosure.log, "ab", buffering=0) as file:
         log = _CappedLog(file)
