@@ -18,6 +18,7 @@ from pathlib import Path
 from agent2rl.core.errors import GradingError
 from agent2rl.core.grading_records import Contamination
 from agent2rl.core.sandbox import Command, Enclosure, Mount
+from agent2rl.grading import contamination_scanner
 from agent2rl.grading.contamination_scanner import ScanJob, ScanOutcome, examples_file
 from agent2rl.grading.grading_child import GradingChild, read_child_answer, require_normal_exit
 from agent2rl.grading.worker import JOB, RESULT
@@ -73,7 +74,7 @@ class ContaminationScan:
         environment = {"PYTHONDONTWRITEBYTECODE": "1"}
         if self.child.python_path:
             environment["PYTHONPATH"] = os.pathsep.join(str(entry) for entry in self.child.python_path)
-        return Command((sys.executable, "-m", "agent2rl.grading.contamination_scanner"), environment)
+        return Command((sys.executable, "-m", contamination_scanner.__name__), environment)
 
     def _build_enclosure(self, work: Path, scratch: Path, log: Path) -> Enclosure:
         workspace = self.workspace.resolve()

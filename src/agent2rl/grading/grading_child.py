@@ -33,6 +33,7 @@ from agent2rl.evaluators.code_tests.pool import (
     list_server_files,
 )
 from agent2rl.evaluators.judge import make_missing_error, too_many_missing
+from agent2rl.grading import worker
 from agent2rl.grading.model_builder import BuiltFiles
 from agent2rl.grading.worker import EXAMPLES, JOB, MODEL, RESULT, GradingJob, GradingOutcome
 from agent2rl.net import grading_proxy_client
@@ -268,7 +269,7 @@ class GradingChild:
         )
         if self.gpu is not None:
             environment["CUDA_VISIBLE_DEVICES"] = self.gpu
-        return Command((sys.executable, "-m", "agent2rl.grading.worker"), environment)
+        return Command((sys.executable, "-m", worker.__name__), environment)
 
     def _build_enclosure(
         self, model: Path | BuiltFiles, split: Split, work: Path, scratch: Path, log: Path
