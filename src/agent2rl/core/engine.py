@@ -98,7 +98,7 @@ class ReplyLogprobs:
 class LogprobsEngine(Protocol):
     """An engine that calls a remote model, which may return log-probabilities of the first token."""
 
-    def weigh(self, chats: Sequence[Chat], sampling: Sampling) -> list[ReplyLogprobs]: ...
+    def generate_with_logprobs(self, chats: Sequence[Chat], sampling: Sampling) -> list[ReplyLogprobs]: ...
 
 
 @runtime_checkable
@@ -124,7 +124,7 @@ class TemplateAwareEngine(Protocol):
 class RecordedEngine(Protocol):
     """An engine without a model: it returns recorded answers, by names that the caller knows."""
 
-    def given(self, name: str) -> Sequence[str]:
+    def read_answers(self, name: str) -> Sequence[str]:
         """Return every answer recorded under a name, in full."""
         ...
 

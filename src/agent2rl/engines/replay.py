@@ -24,7 +24,7 @@ class ReplayEngine:
         self._outputs = outputs
         self._left = chain.from_iterable(outputs.values())
 
-    def given(self, name: str) -> Sequence[str]:
+    def read_answers(self, name: str) -> Sequence[str]:
         return self._outputs.get(name, ())
 
     def generate(self, chats: Sequence[Chat], _: Sampling) -> list[Completion]:

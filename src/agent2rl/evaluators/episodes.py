@@ -232,7 +232,7 @@ class RecitedConversations:
     def _get_next_reply(self, name: str) -> Completion:
         if name not in self._left:
             example, _, number = name.rpartition("#")
-            outputs = self._engine.given(example)
+            outputs = self._engine.read_answers(example)
             if int(number) >= len(outputs):
                 raise GradingError(f"There is no output {number} for {example!r}.")
             self._left[name] = deque(outputs[int(number)].splitlines())
@@ -317,10 +317,10 @@ class Episodes:
             how={**how, "samples": settings.samples, **settled.how},
         )
 
-    def prompted(self, prompts: PromptTemplates) -> Self:
-        return replace(self, prompt=self.prompt.prompted(prompts))
+    def with_prompts(self, prompts: PromptTemplates) -> Self:
+        return replace(self, prompt=self.prompt.with_prompts(prompts))
 
-    def program(self) -> str:
+    def export_program(self) -> str:
         """Return this evaluator as the source code of `eval.py`."""
         # The graded games are not in the workspace, so the program plays the training games.
         calls = {"world": open_training_environment, **self._further}

@@ -213,18 +213,18 @@ def check_submission(submission: Path, base: BaseModel, resave: Resave) -> Model
     config, tensors = ConfigChanges(), dict[str, Tensor]()
     added, tokenizer = tuple[AddedToken, ...](), None
     chat_format = None
-    with _noting(problems):
+    with _collect_refusal(problems):
         config = _check_config(submission, base, resave)
-    with _noting(problems):
+    with _collect_refusal(problems):
         tensors = _check_weights(submission, base, config)
-    with _noting(problems):
+    with _collect_refusal(problems):
         vocabulary = config.vocabulary or config_value(base.config, VOCABULARY)
         added, tokenizer = _check_tokenizer(submission, base, resave, vocabulary)
-    with _noting(problems):
+    with _collect_refusal(problems):
         _check_vocabulary_files(submission, base, resave)
-    with _noting(problems):
+    with _collect_refusal(problems):
         _check_end_tokens(config, base, added, tokenizer)
-    with _noting(problems):
+    with _collect_refusal(problems):
         chat_format = _check_chat_format(submission, base, resave)
     logger.debug("Checked %s: %d problems", submission.parent.name, len(problems))
     if len(problems) == 1:
@@ -235,7 +235,7 @@ def check_submission(submission: Path, base: BaseModel, resave: Resave) -> Model
 
 
 @contextmanager
-def _noting(problems: list[Refusal]) -> Iterator[None]:
+def _collect_refusal(problems: list[Refusal]) -> Iterator[None]:
     try:
         yield
     except Refusal as refusal:

@@ -156,7 +156,7 @@ def ask_engine(engine: Engine, question: JudgeQuestion) -> JudgeReply:
         likely = _normalize_choices(dict(zip(question.choices, logs, strict=True)))
         return JudgeReply(text=max(likely, key=lambda choice: likely[choice]), likely=likely)
     if question.choices and isinstance(engine, LogprobsEngine):
-        weighed = engine.weigh([chat], sampling)[0]
+        weighed = engine.generate_with_logprobs([chat], sampling)[0]
         return JudgeReply(text=weighed.text, likely=_sum_choice_tokens(weighed.first, question.choices))
     return JudgeReply(text=engine.generate([chat], sampling)[0].text)
 

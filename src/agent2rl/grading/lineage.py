@@ -29,9 +29,9 @@ from agent2rl.core.grading_records import Lineage, SiblingDistance
 from agent2rl.core.records import Record
 from agent2rl.grading.base_model import BaseModel
 from agent2rl.grading.lineage_verdict import (
-    LEFT,
-    MOSTLY,
-    REMOVED,
+    MAJORITY,
+    MIN_RETAINED,
+    PULL_REPLACED,
     LineageDecision,
     LineageEvidence,
     State,
@@ -167,7 +167,7 @@ def trace_lineage(submission: Path, base: BaseModel, stop: threading.Event | Non
 
     def compare(name: str) -> TensorLineage:
         one = _compare_tensor(name, tensors[name], base.tensors[name])
-        return _with_added_rows(one, submitted[name], base.tensors[name])
+        return _add_row_growth(one, submitted[name], base.tensors[name])
 
     seen = tuple(workers.measure(compare, common).values())
     rests = _measure_rests(seen, tensors, base.tensors, workers)
@@ -194,7 +194,7 @@ def trace_lineage(submission: Path, base: BaseModel, stop: threading.Event | Non
         structure=evidence.structure,
         added_rows=evidence.added_rows,
         added_row_length=max(added_lengths, default=None),
-        tensors=tuple(_with_rest(one, rests.get(one.name)) for one in seen),
+        tensors=tuple(_add_rest_geometry(one, rests.get(one.name)) for one in seen),
     )
 
 
@@ -239,14 +239,14 @@ def _leading_rows(submitted: Tensor, base: Tensor) -> Tensor:
     return replace(submitted, shape=base.shape, offsets=(begin, end))
 
 
-def _with_added_rows(one: TensorLineage, submitted: Tensor, base: Tensor) -> TensorLineage:
+def _add_row_growth(one: TensorLineage, submitted: Tensor, base: Tensor) -> TensorLineage:
     added: AddedRows | None = measure_added_rows(submitted, base)
     if added is None:
         return one
     return one.model_copy(update={"added_rows": added.count, "added_row_length": added.length})
 
 
-def _with_rest(one: TensorLineage, rest: RestGeometry | None) -> TensorLineage:
+def _add_rest_geometry(one: TensorLineage, rest: RestGeometry | None) -> TensorLineage:
     if rest is None:
         return one
     return one.model_copy(update={"alignment": rest.alignment, "structure": rest.structure})
@@ -264,7 +264,7 @@ def _measure_rests(
     """
     changed = select_changed_throughout(seen)
     kept_tensors = [one for one in changed if one.state == "kept"]
-    if not kept_tensors or len(kept_tensors) <= MOSTLY * len(changed):
+    if not kept_tensors or len(kept_tensors) <= MAJORITY * len(changed):
         return {}
     if median(one.added or 0.0 for one in kept_tensors) <= REST_ADDED:
         return {}
@@ -317,9 +317,9 @@ def _classify_tensor(measured: TensorFit, submitted: Tensor, base: Tensor) -> St
         return "rearranged"
     # Also before it: the head of a trained `abacus` has 25 times its length, while most of its
     # values are exactly the base model's.
-    if measured.inherited >= MOSTLY:
+    if measured.inherited >= MAJORITY:
         return "kept"
     by_chance = measured.cosine < max(CHANCE, DEVIATIONS / sqrt(base.parameters))
-    if by_chance or (measured.retained < LEFT and measured.pull < REMOVED):
-        return "partly" if measured.inherited >= LEFT else "lost"
+    if by_chance or (measured.retained < MIN_RETAINED and measured.pull < PULL_REPLACED):
+        return "partly" if measured.inherited >= MIN_RETAINED else "lost"
     return "kept"

@@ -170,16 +170,22 @@ class SubmissionVerdict:
     weights_sha256: str | None = None
     same_as: int | None = None
 
-    def settle(self, submission: Submission, queue_seconds: float, grading_seconds: float) -> Submission:
+    def apply_to(self, submission: Submission, queue_seconds: float, grading_seconds: float) -> Submission:
         """Return the submission with its verdict."""
-        return Submission.model_validate(
-            {
-                **submission.model_dump(),
-                **{field.name: getattr(self, field.name) for field in fields(self)},
-                "message": " ".join(filter(None, (self.message, _name_left_out(submission.left_out)))),
-                "queue_seconds": queue_seconds,
-                "grading_seconds": grading_seconds,
-            }
+        replaced = {field.name for field in fields(self)} | {"queue_seconds", "grading_seconds"}
+        return Submission(
+            **submission.model_dump(exclude=replaced),
+            verdict=self.verdict,
+            message=" ".join(filter(None, (self.message, _name_left_out(submission.left_out)))),
+            score=self.score,
+            ablated=self.ablated,
+            ablation=self.ablation,
+            improvement=self.improvement,
+            lineage=self.lineage,
+            weights_sha256=self.weights_sha256,
+            same_as=self.same_as,
+            queue_seconds=queue_seconds,
+            grading_seconds=grading_seconds,
         )
 
 

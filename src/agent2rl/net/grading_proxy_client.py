@@ -15,10 +15,10 @@ from pydantic import Field
 from agent2rl.core.errors import ExternalServiceError
 from agent2rl.core.records import Record
 
-MOUNT_NAME = "desk"
+MOUNT_NAME = "grading-proxy"
 """Directory of the socket in the child's workspace."""
 SOCKET = "http.sock"
-PROXY_VARIABLE = "AGENT2RL_DESK"
+PROXY_VARIABLE = "AGENT2RL_GRADING_PROXY"
 """Environment variable with the path of that directory."""
 TIMEOUT_SECONDS = 3600.0
 """The harness has its own, shorter timeouts for everything that it requests."""
@@ -79,7 +79,7 @@ class GradingProxyClient:
         limits = httpx.Limits(max_connections=48, max_keepalive_connections=0)
         transport = httpx.HTTPTransport(uds=str(self._socket), limits=limits)
         self._client = httpx.Client(
-            transport=transport, base_url="http://desk", timeout=TIMEOUT_SECONDS, trust_env=False
+            transport=transport, base_url="http://grading-proxy", timeout=TIMEOUT_SECONDS, trust_env=False
         )
 
     def read_info(self) -> ProxyInfo:

@@ -361,7 +361,7 @@ def repair_files(paths: RunPaths, resume_state: ResumeState) -> Iterator[str]:
     for path in sorted(paths.submissions.glob("*")):
         if path.name not in map(str, resume_state.submissions):
             remove_tree(path)
-            yield f"{paths.relative_name(path)} is gone: it was never taken in"
+            yield f"Removed {paths.relative_name(path)}: it was not fully recorded"
     for submission in resume_state.submissions.values():
         where = paths.submission_paths(submission.id)
         where.root.mkdir(parents=True, exist_ok=True)

@@ -177,7 +177,7 @@ def _check_entry(line: bytes, index: int, previous: str) -> tuple[LedgerEntry | 
         return None, f"{where} cannot be read"
     body = entry.model_dump(exclude={"hash"})
     if written != line:
-        return None, f"{where} is not written as it was"
+        return None, f"{where} is not in canonical form"
     if entry.index != index:
         return None, f"{where} says it is record {entry.index}: records were dropped, repeated or moved"
     if entry.previous != previous:
@@ -260,7 +260,7 @@ def _find_fault(reading: AdditionsReading, run_head: str) -> str | None:
         reading.list_reproductions()
         reading.list_audits()
     except ValidationError:
-        return "a reproduction or an audit does not say what such records say"
+        return "a reproduction or an audit is not a valid record of its kind"
     return None
 
 

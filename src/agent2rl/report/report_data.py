@@ -9,10 +9,10 @@ from agent2rl.analysis.generalisation import Answers as Answers
 from agent2rl.analysis.timeline import Activity as Activity
 from agent2rl.analysis.timeline import ActivityStretch as ActivityStretch
 from agent2rl.analysis.timeline import AgentTime
+from agent2rl.core.base_record import Record
 from agent2rl.core.events import DriverRequest, FileSeen, ResourceSample
 from agent2rl.core.grading_records import Split
 from agent2rl.core.llm import LlmExchange
-from agent2rl.core.record import Record
 from agent2rl.core.records import Rollouts
 from agent2rl.core.self_reports import AttemptClaims
 from agent2rl.record.reader import RunView

@@ -159,7 +159,7 @@ def run_agent_rounds(
         if agent_end:
             return agent_end
         prompt = make_continue_prompt(
-            service.remaining_seconds(), service.graded.baseline, service.find_best()
+            service.remaining_seconds(), service.setup.baseline, service.find_best()
         )
         round_brief = replace(round_brief, prompt=prompt, resumed=True)
         recorder.record_entry("continued", round=rounds + 1, left_seconds=service.remaining_seconds())
@@ -192,7 +192,7 @@ def _make_agent_end(
 def _make_resume_brief(brief: Brief, driver: DriverSession, service: GradingService) -> Brief:
     """Return the brief for an agent that resumes its session, or starts anew if it never used its driver."""
     resume_prompt = make_resume_prompt(
-        service.remaining_seconds(), service.graded.baseline, service.find_best(), service.list_submissions()
+        service.remaining_seconds(), service.setup.baseline, service.find_best(), service.list_submissions()
     )
     has_session = driver.count_answered_requests() > 0
     return replace(

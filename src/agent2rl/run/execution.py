@@ -274,7 +274,7 @@ def _run_agent_with_sockets(
         enclosure = replace(enclosure, remaining_seconds=service.remaining_seconds)
     secrets = run_steps.read_agent_secrets(run.agent, recorder)
     launcher = agent_session.AgentLauncher(
-        run.agent, prepared.sandbox, replace(enclosure, seen=observer), secrets, driver
+        run.agent, prepared.sandbox, replace(enclosure, process_observer=observer), secrets, driver
     )
     brief = training_services.add_rollout_key(run.task, prepared.brief, service)
     brief = driver.add_driver_to_brief(network.add_to_brief(brief))

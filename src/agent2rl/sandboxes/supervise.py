@@ -231,8 +231,8 @@ def supervise_sandbox(start: SandboxStart, enclosure: Enclosure, stop: threading
             ending = _watch_until_end(sandbox, guard, enclosure, stop)
         finally:
             sandbox.close()
-            if enclosure.seen:
-                enclosure.seen((), None)
+            if enclosure.process_observer:
+                enclosure.process_observer((), None)
     if ending.reason == "exited" and not sandbox.stood:
         reason = log.head.decode(errors="replace").strip() or "it printed no reason."
         raise MachineError(f"The sandbox did not start: {reason}", start_failures.CHECK_HINT)
