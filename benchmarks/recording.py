@@ -117,7 +117,7 @@ def events(recorder: Recorder) -> None:
         recorder.record_event("tool", **called.model_dump())
     for number in range(ROLLOUTS):
         counts = {"episodes": 64, "steps": 900 + number, "successes": 20}
-        recorder.record_event("rollouts", source="witnessed", **counts)
+        recorder.record_event("rollouts", source="served", **counts)
     for number in range(FILES):
         seen = FileSeen(path=f"output/grpo/checkpoint-{number}", what="weights", bytes=10**9, changed=now)
         recorder.record_event("file", **seen.model_dump())
@@ -195,7 +195,7 @@ def watched(home: Path, seconds: float) -> None:
             with cost(WITH, turn), ExitStack() as stack:
                 stack.enter_context(RevisionWatcher(recorder, frozenset()).watch_workspace())
                 stack.enter_context(observer.observe_agent())
-                sandbox.run(sleep, replace(plain, seen=observer), never)
+                sandbox.run(sleep, replace(plain, process_observer=observer), never)
                 threads = own_threads()
             say(THREADS, threads, turn)
 

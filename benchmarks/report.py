@@ -104,7 +104,7 @@ def _event(number: int, at: float, before: float) -> dict[str, object]:
             used = {"seconds": 9.0, "cpu_seconds": 8.0, "peak_bytes": 10**8}
             return {"kind": "left", "data": {"pid": number - 1, "began": before, **used}}
         case 3:
-            played = {"source": "witnessed", "episodes": 2, "steps": 40, "successes": 1}
+            played = {"source": "served", "episodes": 2, "steps": 40, "successes": 1}
             return {"kind": "rollouts", "data": played}
         case 4:
             file = {"path": f"output/v{number % 500}", "what": "weights", "bytes": 10**8, "changed": at}

@@ -158,7 +158,7 @@ def compare_family(seed: int, hidden: int, place: Path) -> Iterator[tuple[str, s
 
 
 def format_row(kind: str, found: list[SiblingDistance]) -> str:
-    alike = Counter(f"{one.name} ({one.alike})" if one.alike else "none" for one in found)
+    alike = Counter(f"{one.name} ({one.resemblance})" if one.resemblance else "none" for one in found)
     said = ", ".join(f"{many} {name}" for name, many in alike.most_common())
 
     def middle(figure: str) -> str:
@@ -208,7 +208,7 @@ def main_budgets(seeds: int) -> None:
         matched = max(one.matched or 0.0 for one in honest)
         spread = min(one.spread or 0.0 for one in honest)
         least, even = min(one.cosine or 0.0 for one in copied), max(one.spread or 0.0 for one in copied)
-        accused, recognised = (sum(bool(one.alike) for one in group) for group in (honest, copied))
+        accused, recognised = (sum(bool(one.resemblance) for one in group) for group in (honest, copied))
         print(
             f"| {steps} | {rate:g} | {cosine:.2f} | {matched:.2f} | {spread:.2f} "
             f"| {accused} of {len(honest)} | {least:.2f} | {even:.2f} | {recognised} of {len(copied)} |"
@@ -226,7 +226,7 @@ def main(seeds: int, hidden: int) -> None:
         print(f"seed {seed}: {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
     for group in (HONEST, COPIED):
         rows = {kind: found for (of, kind), found in closest.items() if of == group}
-        alike = sum(bool(one.alike) for found in rows.values() for one in found)
+        alike = sum(bool(one.resemblance) for found in rows.values() for one in found)
         print(f"\n{group}: {alike} of {sum(map(len, rows.values()))} look like a sibling\n")
         print(
             "| weights | looks like | cosine | share | spread | matched | norms |\n"

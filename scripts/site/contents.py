@@ -40,7 +40,7 @@ from agent2rl.grading.lineage import LineageReport
 from agent2rl.grading.lineage_verdict import TensorLineage
 from agent2rl.grading.rollout_meter import RolloutReport as RolloutsReport
 from agent2rl.record import paths, reader, revisions
-from agent2rl.report.record import RunReport
+from agent2rl.report.report_data import RunReport
 from agent2rl.run.settings import Settings
 from agent2rl.tasks import benchmark as benchmark_folder
 from agent2rl.tasks import folder as task_folder

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from agent2rl.analysis import timeline
 from agent2rl.analysis.timeline import AgentTime
+from agent2rl.core.base_record import Record
 from agent2rl.core.events import DriverRequest, ProcessStart, ResourceSample, TimelineEvent
-from agent2rl.core.record import Record
 from agent2rl.record.revisions import Revision
 
 START = 5000.0

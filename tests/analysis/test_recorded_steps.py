@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 
 from agent2rl.analysis.recorded_steps import FoundSteps, RecordedWorkspace, find_steps
+from agent2rl.core.base_record import Record
 from agent2rl.core.events import FileSeen, ProcessEnd, ProcessStart, TimelineEvent
-from agent2rl.core.record import Record
 
 ACCEPTED_AT = 1000.0
 FILES = {"code/train.py": "import torch", "code/prepare.py": "", "code/serve.py": "", "agent/start.sh": ""}

@@ -343,7 +343,7 @@ def test_a_record_that_was_changed_and_listed_anew_does_not_hold(parts: BundlePa
         "names another run": parts.with_record(run_id="another-run"),
         "another last ledger record": parts.with_record(ledger_head="0" * 64),
         "other fingerprints": parts.with_record(fingerprints=parts.record["fingerprints"][1:]),
-        "submissions/4 was added": parts.with_file("submissions/4/submission.json", b"{}"),
+        "submissions/4 is not in the ledger": parts.with_file("submissions/4/submission.json", b"{}"),
     }
     for reason, changed in changes.items():
         (tmp_path / "bundle").write_bytes(changed.build())

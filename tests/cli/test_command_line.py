@@ -35,9 +35,9 @@ class CommandedRun:
     root: Path
 
     @classmethod
-    def start(cls, launcher: RunLauncher, *options: str) -> Self:
+    def start(cls, launcher: RunLauncher, *options: str, flags: tuple[str, ...] = ()) -> Self:
         before = set(launcher.runs.glob("*/"))
-        done = launcher.cli("run", "--task", "gsm8k-mini", *options)
+        done = launcher.cli(*flags, "run", "--task", "gsm8k-mini", *options)
         assert done.returncode == 0, done.stderr
         (root,) = set(launcher.runs.glob("*/")) - before
         return cls(launcher, done, root)
@@ -45,8 +45,8 @@ class CommandedRun:
 
 @pytest.fixture(scope="module")
 def shipped_run(shared_launcher: RunLauncher) -> CommandedRun:
-    """A run with nothing but a task: of the script that comes along."""
-    return CommandedRun.start(shared_launcher)
+    """A run with nothing but a task: of the script that comes along. It logs its main steps."""
+    return CommandedRun.start(shared_launcher, flags=("-v",))
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +127,8 @@ def test_a_run_with_nothing_but_a_task_explains_its_choices_in_three_lines(shipp
     done, root = shipped_run.done, shipped_run.root
     named = json.loads((root / "spec.json").read_text())["sandbox"]
     sandbox = "the best sandbox that works here" if named == "auto" else f"the sandbox {named}"
-    assert done.stderr.splitlines()[:4] == [
+    printed = [line for line in done.stderr.splitlines() if " INFO " not in line]
+    assert printed[:4] == [
         "agent:  script (no LLM needed). To change it: --agent NAME (agent2rl list agents)",
         "model:  abacus. To change it: --model NAME (agent2rl list models)",
         f"limits: 10 min for the agent, in {sandbox}. To change them: --budget, --sandbox",
@@ -308,7 +309,7 @@ def test_verify_names_the_first_thing_that_does_not_hold(
     (root / "submissions/3/model/more.txt").unlink()
     (root / "submissions/4").mkdir()
     (root / "submissions/4/submission.json").write_text("{}")
-    assert "submissions/4 was added" in launcher.cli("verify", root.name).stdout
+    assert "submissions/4 is not in the ledger, so it was added" in launcher.cli("verify", root.name).stdout
 
 
 def test_a_result_that_was_forged_with_its_ledger_record_does_not_fit_the_published_head(
@@ -498,6 +499,30 @@ def test_verbose_logs_to_stderr_with_level_and_logger_name(launcher: RunLauncher
     assert "DEBUG" not in info.stderr
     assert " DEBUG agent2rl.cli.main: The command failed\nTraceback" in debug.stderr
     assert quiet.stdout == info.stdout == debug.stdout == ""
+
+
+def test_verbose_tells_the_story_of_a_run_in_a_few_lines(shipped_run: CommandedRun) -> None:
+    logged = [
+        line.partition(" INFO ")[2] for line in shipped_run.done.stderr.splitlines() if " INFO " in line
+    ]
+    story = (
+        r"record.recorder: Created the run",
+        r"run.run_steps: Sandbox \w+: self-test passed in [\d.]+ s",
+        r"run.assets: Loaded abacus .* in [\d.]+ s",
+        r"run.run_steps: Baseline \(feedback\): [\d.]+, (graded in [\d.]+ s|from the cache)",
+        r"run.execution: The agent script starts with \d+ s left",
+        r"grading.service: Submission 1 \('/workspace/output/v1'\): frozen in [\d.]+ s",
+        r"grading.service: Submission 1: scored [\d.]+ after [\d.]+ s",
+        r"run.agent_session: Round 1 of the agent: exited after [\d.]+ s, exit code 0",
+        r"run.execution: The agent ended after [\d.]+ s: completed",
+        r"run.run_steps: Searched the agent's files for evaluation data in [\d.]+ s",
+        r"run.run_steps: Submission 3 \(held-out\): [\d.]+ after [\d.]+ s",
+        r"record.recorder: Closed the run \S+: completed",
+    )
+    told = iter(logged)
+    for step in story:
+        assert any(re.match(rf"agent2rl\.{step}", line) for line in told), f"{step} is not in {logged}"
+    assert len(logged) <= 20
 
 
 def test_verbose_logs_the_same_lines_when_python_runs_the_module(launcher: RunLauncher) -> None:

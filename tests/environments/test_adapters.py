@@ -196,6 +196,6 @@ def test_the_world_of_eval_py_plays_the_training_games(
     data = write_alfworld_data(tmp_path / "data", 1)
     monkeypatch.setenv("DATA_PATH", str(data))
     namespace: dict[str, Any] = {"__name__": "eval"}
-    exec(registry.find_task("alfworld-mini").evaluator.program(), namespace)  # type: ignore[attr-defined]
+    exec(registry.find_task("alfworld-mini").evaluator.export_program(), namespace)  # type: ignore[attr-defined]
     (game,) = open_world().games
     assert namespace["EVALUATOR"].world().reset(game) == open_world().environment().reset(game)

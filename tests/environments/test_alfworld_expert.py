@@ -166,7 +166,7 @@ def test_it_goes_on_from_what_another_did() -> None:
             said = expert.act(play.observation)
             if taken < 12:
                 said = chance.choice([*play.commands, "go to narnia 1", "take it", "think: hm"])
-                expert.instead(said)
+                expert.replace_action(said)
             play.step(said)
             if play.won:
                 break

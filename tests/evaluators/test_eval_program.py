@@ -45,7 +45,7 @@ def workspace(tmp_path: Path) -> Path:
     """A workspace with an eval.py, a world, and somebody's own engine on the import path."""
     evaluator = Episodes("stairs-1", StairsEnvironment, STAIRS_PROMPT, "kind", Sampling(16, stop=("\n",)))
     files = {
-        "eval.py": evaluator.program(),
+        "eval.py": evaluator.export_program(),
         "data/world.json": '{"world": "own_world:WORLD"}',
         "plugins/own_world.py": WORLD,
         "plugins/own_engine.py": ENGINE,

@@ -462,8 +462,8 @@ def test_role_markers_may_be_added_as_special_tokens(model: Path, base: BaseMode
         ({"content": "</s>"}, "'</s>' twice"),
         ({"id": 38}, "changes the token 38"),
         ({"id": 3}, "changes the token 3"),
-        ({"id": 40}, "numbered from 39 on"),
-        ({"id": -1}, "numbered from 39 on"),
+        ({"id": 40}, "must start at 39"),
+        ({"id": -1}, "must start at 39"),
         ({"special": False}, "special"),
         ({"normalized": True}, "normalized"),
         ({"lstrip": True, "rstrip": True}, "lstrip, rstrip"),
@@ -489,7 +489,7 @@ def test_only_so_many_tokens_may_be_added_and_each_needs_its_row(model: Path, ba
     check(model, base)
     shutil.copy(base.directory / "config.json", model)
     shutil.copy(base.directory / "model.safetensors", model)
-    assert "has a token 102; the model knows 40" in refusal(model, base)
+    assert "token id 102 is outside the model's vocabulary of 40" in refusal(model, base)
 
 
 def test_other_files_of_the_vocabulary_are_the_base_models_where_it_has_them(

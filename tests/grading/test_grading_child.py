@@ -44,7 +44,7 @@ class WatchedSandbox:
         def look(members: Sequence[Process], _: int | None) -> None:
             self.look([member.pid for member in members if is_grading_process(member.pid)])
 
-        return self.sandbox.run(command, replace(enclosure, seen=look), stop)
+        return self.sandbox.run(command, replace(enclosure, process_observer=look), stop)
 
 
 def is_grading_process(pid: int) -> bool:

@@ -157,7 +157,7 @@ def test_a_served_world_searches_with_the_harness(tmp_path: Path) -> None:
         alone.reset(open_world(tmp_path).games[0])
     with serve_grading_proxy(searching(LocalCorpus(DOCUMENTS))) as socket:
         assert socket
-        (tmp_path / "desk").symlink_to(socket.parent)
+        (tmp_path / "grading-proxy").symlink_to(socket.parent)
         world = open_world(tmp_path)
         assert world.slow
         place = world.environment()

@@ -203,7 +203,7 @@ def test_the_best_submission_is_the_earliest_of_those_with_the_largest_improveme
 def test_a_list_of_gpus_is_taken_and_the_first_one_grades(
     service: GradingService, recorder: Recorder
 ) -> None:
-    at_two = replace(service.graded, gpus=("2", "3"))
+    at_two = replace(service.setup, gpus=("2", "3"))
     service = GradingService(at_two, service.budget, recorder, threading.Event())
     service.start()
     with connect(service) as client:
@@ -291,7 +291,7 @@ def test_the_weights_are_compared_while_the_submission_is_graded(
     monkeypatch.setattr("agent2rl.grading.siblings.trace_weights", wait_and_trace)
     examples = registry.find_task("gsm8k-mini").load(None).feedback[:5]
     splits: dict[Split, SplitFile] = {"feedback": write_split_file(examples, tmp_path / "splits")}
-    graded = replace(service.graded, child=replace(service.graded.child, splits=splits))
+    graded = replace(service.setup, child=replace(service.setup.child, splits=splits))
     service = GradingService(graded, service.budget, recorder, threading.Event())
     service.start()
     number = service.submit(write_trained(recorder, "trained")).id
@@ -394,9 +394,9 @@ class PlannedChild(GradingChild):
 def plan_scores(
     service: GradingService, recorder: Recorder, scores: list[float], keep: KeptWeights, *gpus: str
 ) -> GradingService:
-    own = {each.name: getattr(service.graded.child, each.name) for each in fields(GradingChild)}
+    own = {each.name: getattr(service.setup.child, each.name) for each in fields(GradingChild)}
     child = PlannedChild(**own, scores=scores)
-    graded = replace(service.graded, child=child, gpus=gpus)
+    graded = replace(service.setup, child=child, gpus=gpus)
     service = GradingService(graded, service.budget, recorder, threading.Event(), keep=keep)
     service.start()
     return service
@@ -442,7 +442,7 @@ def test_of_equals_that_are_graded_at_once_the_earlier_is_the_best_and_kept(
     service: GradingService, recorder: Recorder
 ) -> None:
     service = plan_scores(service, recorder, [0.5, 0.5], "best", "0", "1")
-    child = service.graded.child
+    child = service.setup.child
     assert isinstance(child, PlannedChild)
     service.submit(write_trained(recorder, "first", 0), "0")
     with connect(service) as client:

@@ -306,8 +306,8 @@ def test_a_run_counts_what_is_played_inside_and_at_the_door_and_ends_it_when_it_
     assert played.unverified.steps <= 10
     shown = launcher.cli("show", run.result.run_id)
     assert f"{played.claimed.steps} steps, 0 won, in the agent's own processes" in shown.stdout
-    assert "1 episode, 4 steps, 0 won, in the served world" in shown.stdout
-    assert f"{played.replayed.steps} steps, 0 won, replayed by the harness" in shown.stdout
+    assert "1 episode, 4 steps, 0 won, in the harness's world" in shown.stdout
+    assert f"{played.replayed.steps} steps, 0 won, with the same result" in shown.stdout
     total = played.claimed.steps + 4
     steps = {"played": total, "served": 4, "claimed": played.claimed.steps, "left": 0}
     assert run.said["steps"] == steps

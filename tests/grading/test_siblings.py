@@ -81,9 +81,15 @@ def test_a_submitted_sibling_is_foreign_and_named_with_its_distances(
     report = trace_origin(directory, base, [fingerprint]).lineage
     assert report is not None
     assert (report.verdict, report.statistic, report.value) == ("foreign", "sibling_matched", 1.0)
-    assert "They look like instruct (100% of the matrices changed in its direction)" in report.message
-    assert report.siblings[0].apart == pytest.approx(0, abs=1e-6)
+    assert "match instruct (100% of the matrices changed in its direction) more closely" in report.message
+    assert report.siblings[0].distance == pytest.approx(0, abs=1e-6)
     assert LineageReport.model_validate_json(report.model_dump_json()) == report
+
+
+def test_the_field_names_of_earlier_versions_are_read() -> None:
+    earlier = {"name": "instruct", "alike": "share", "matrices": 3, "apart": 0.5}
+    distance = SiblingDistance.model_validate(earlier)
+    assert (distance.resemblance, distance.distance) == ("share", 0.5)
 
 
 def test_training_on_other_data_is_far_from_a_sibling_and_its_distances_are_told(
@@ -93,11 +99,11 @@ def test_training_on_other_data_is_far_from_a_sibling_and_its_distances_are_told
     assert report is not None
     assert report.verdict == "derived"
     (distance,) = report.siblings
-    assert distance.alike is None
+    assert distance.resemblance is None
     assert distance.cosine == pytest.approx(0, abs=0.15)
-    assert distance.apart is not None
+    assert distance.distance is not None
     assert distance.sibling_changed is not None
-    assert distance.apart > distance.sibling_changed
+    assert distance.distance > distance.sibling_changed
 
 
 @pytest.mark.parametrize("share", [0.05, 0.5, 2.0])
@@ -105,7 +111,7 @@ def test_any_share_of_a_sibling_is_recognised(
     parent: LlamaForCausalLM, sibling: Weights, compare: Compare, share: float
 ) -> None:
     distance = compare(model_families.mix_weights(get_weights(parent), sibling, share))
-    assert distance.alike == "direction"
+    assert distance.resemblance == "direction"
     assert distance.share == pytest.approx(share, rel=0.01)
 
 
@@ -114,15 +120,15 @@ def test_a_sibling_that_is_trained_further_is_recognised(
 ) -> None:
     trained = model_families.finetune_child(model_families.replace_weights(parent, sibling), 3e-3, seed=6)
     distance = compare(get_weights(trained))
-    assert distance.alike == "share"
+    assert distance.resemblance == "share"
     assert distance.share == pytest.approx(1, abs=0.1)
 
 
 def test_a_pruned_sibling_and_one_in_another_precision_are_recognised(
     sibling: Weights, compare: Compare
 ) -> None:
-    assert compare(model_families.prune_weights(sibling, 0.3)).alike in ("direction", "share")
-    assert compare({name: tensor.bfloat16() for name, tensor in sibling.items()}).alike == "direction"
+    assert compare(model_families.prune_weights(sibling, 0.3)).resemblance in ("direction", "share")
+    assert compare({name: tensor.bfloat16() for name, tensor in sibling.items()}).resemblance == "direction"
 
 
 def test_some_layers_of_a_sibling_are_recognised(
@@ -130,7 +136,7 @@ def test_some_layers_of_a_sibling_are_recognised(
 ) -> None:
     own = get_weights(parent)
     distance = compare({name: (sibling if ".layers.1." in name else own)[name] for name in own})
-    assert distance.alike == "direction"
+    assert distance.resemblance == "direction"
 
 
 @pytest.mark.parametrize(
@@ -145,8 +151,8 @@ def test_some_layers_of_a_sibling_are_recognised(
 def test_a_rearranged_sibling_is_recognised_by_its_norms_and_a_rearranged_child_is_not(
     sibling: Weights, child: Weights, compare: Compare, disguise: Callable[[Weights], Weights]
 ) -> None:
-    assert compare(disguise(sibling)).alike == "norms"
-    assert compare(disguise(child)).alike is None
+    assert compare(disguise(sibling)).resemblance == "norms"
+    assert compare(disguise(child)).resemblance is None
 
 
 def test_two_children_that_are_stored_in_a_lower_precision_do_not_share_its_rounding(
@@ -162,7 +168,7 @@ def test_two_children_that_are_stored_in_a_lower_precision_do_not_share_its_roun
         for number, weights in enumerate(stored)
     )
     (distance,) = compare_with_siblings(second, base, [make_fingerprint(first, "rounded")])
-    assert distance.alike is None
+    assert distance.resemblance is None
     assert distance.cosine is not None
     name = "model.layers.0.mlp.up_proj.weight"
     one, other = (
@@ -180,7 +186,7 @@ def test_a_sibling_with_more_layers_is_compared_where_names_and_shapes_agree(
     for weights, alike in ((sibling, "direction"), (child, None)):
         directory = model_families.write_model(weights, parent, tmp_path / "submission")
         (distance,) = compare_with_siblings(directory, base, [fingerprint])
-        assert distance.alike == alike
+        assert distance.resemblance == alike
 
 
 def test_the_base_model_is_no_sibling_of_itself(base: BaseModel, sibling: Weights) -> None:
@@ -193,7 +199,7 @@ def test_weights_with_nan_are_compared_where_they_are_numbers(sibling: Weights, 
     name = next(name for name in broken if "q_proj" in name)
     broken[name] = torch.full_like(broken[name], torch.nan)
     distance = compare(broken)
-    assert distance.alike == "direction"
+    assert distance.resemblance == "direction"
     json.dumps(distance.model_dump(), allow_nan=False)
 
 
@@ -279,10 +285,10 @@ def test_a_run_compares_every_submission_and_the_record_has_the_distances(
     assert run.said, (run.log, run.errors)
     child, copied = run.said["child"], run.said["copied"]
     assert (child["lineage"], copied["lineage"]) == ("derived", "foreign")
-    assert "They look like moved" in copied["message"]
+    assert "These weights match moved" in copied["message"]
     assert "sibling moved" in [asset.name for asset in run.result.assets]
     distances = dict(read_run(run.paths).sibling_distances)
-    assert (distances[1].alike, distances[2].alike) == (None, "direction")
+    assert (distances[1].resemblance, distances[2].resemblance) == (None, "direction")
     assert "submission 2 looks like moved (100% matrices alike" in launcher.report(run)
     assert verify_run(run.paths).holds
 

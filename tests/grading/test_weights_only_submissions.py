@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoConfig
 
-from agent2rl.grading.checks import RESAVE_PROGRAM, read_resaved
+from agent2rl.grading.checks import RESAVE_MODULE, WITHOUT_TORCH, read_resaved
 from agent2rl.grading.verify import verify_run
 from tests.helpers.run_launcher import FinishedRun, RunLauncher
 from tests.helpers.tiny_models import resave_model, write_tiny_llama
@@ -281,7 +281,7 @@ THOROUGH = pytest.mark.thorough
 def test_the_base_models_small_files_are_saved_the_same_without_torch(tmp_path: Path, kind: str) -> None:
     model = write_tiny_llama(tmp_path / "model")
     AutoConfig.for_model(kind, dtype="bfloat16").save_pretrained(model)
-    argv = [sys.executable, "-c", RESAVE_PROGRAM, str(model), str(tmp_path / "without-torch")]
+    argv = [sys.executable, "-c", WITHOUT_TORCH, RESAVE_MODULE, str(model), str(tmp_path / "without-torch")]
     subprocess.run(argv, check=True)
     assert read_resaved(tmp_path / "without-torch") == resave_model(model)
     assert read_resaved(tmp_path / "without-torch").config is not None

@@ -30,6 +30,7 @@ from agent2rl.analysis.findings import (
     TrainingSeries,
 )
 from agent2rl.analysis.generalisation import measure_generalisation
+from agent2rl.core.base_record import Record
 from agent2rl.core.events import DriverRequest, FileSeen, GpuSample, ResourceSample
 from agent2rl.core.grading_records import (
     Contamination,
@@ -45,7 +46,6 @@ from agent2rl.core.grading_records import (
     TrajectoryTurn,
 )
 from agent2rl.core.llm import LlmExchange, LlmUsage, TokenCounts
-from agent2rl.core.record import Record
 from agent2rl.core.records import (
     Asset,
     Budget,

@@ -20,8 +20,7 @@ from agent2rl.core.grading_records import (
 from agent2rl.core.records import RolloutCounts, Rollouts
 from agent2rl.record.paths import RunPaths
 from agent2rl.report import html, markdown, run_report
-from agent2rl.report.record import RunReport
-from agent2rl.report.report_data import ReportData
+from agent2rl.report.report_data import ReportData, RunReport
 from tests.helpers.bundle_files import unpack_earlier_run
 from tests.report import sample_reports
 

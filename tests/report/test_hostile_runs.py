@@ -23,7 +23,7 @@ from agent2rl.record.recorder import Recorder
 from agent2rl.record.revisions import RevisionRecorder
 from agent2rl.record.workspace_reader import WorkspaceReader
 from agent2rl.report import export, headline, run_report
-from agent2rl.report.record import RunReport
+from agent2rl.report.report_data import RunReport
 from agent2rl.run import agent_observer
 from tests.report import sample_reports
 

@@ -13,7 +13,7 @@ from agent2rl.engines.scripted import ScriptedEngine
 from agent2rl.record.paths import RunPaths
 from agent2rl.record.reader import read_run
 from agent2rl.report import digests, export
-from agent2rl.report.record import RunReport
+from agent2rl.report.report_data import RunReport
 from tests.helpers.openai_server import serve_engine
 from tests.helpers.run_launcher import FinishedRun, RunLauncher
 

@@ -164,7 +164,10 @@ class Watched:
             pytest.skip("bubblewrap cannot run here")
         with self.observer.observe_agent():
             done = self.cell.shell(
-                script, workspace=self.recorder.paths.workspace, seen=self.observer, wall_seconds=120
+                script,
+                workspace=self.recorder.paths.workspace,
+                process_observer=self.observer,
+                wall_seconds=120,
             )
         return done.code
 

@@ -154,7 +154,7 @@ def test_the_eval_file_of_a_workspace_holds_the_evaluator_itself(name: str) -> N
     evaluator = registry.find_task(name).evaluator
     assert isinstance(evaluator, Episodes)
     namespace: dict[str, Any] = {"__name__": "eval"}
-    exec(evaluator.program(), namespace)
+    exec(evaluator.export_program(), namespace)
     assert namespace["EVALUATOR"] == replace(evaluator, world=open_training_environment)
     assert namespace["EVALUATOR"].version == evaluator.version
 
@@ -242,7 +242,7 @@ class TestPrompts:
         file.write_text('chat = "Be quick."\n')
         evaluator = registry.find_task("alfworld-mini").evaluator
         assert isinstance(evaluator, Episodes)
-        mine = evaluator.prompted(read_prompts(file))
+        mine = evaluator.with_prompts(read_prompts(file))
         heard: list[str] = []
 
         def listener(chat: Chat) -> str:
@@ -259,7 +259,7 @@ class TestPrompts:
         file.write_text('[plain]\nlook_at_obj_in_light = "Look."\n"" = "Act."\n')
         evaluator = registry.find_task("alfworld").evaluator
         assert isinstance(evaluator, Episodes)
-        prompt = evaluator.prompted(read_prompts(file)).prompt
+        prompt = evaluator.with_prompts(read_prompts(file)).prompt
         assert (
             prompt.build_first_message("Seen.", False, "look_at_obj_in_light")[0].content
             == "Look.\n\nSeen.\n>"
@@ -274,7 +274,7 @@ class TestPrompts:
         file.write_text('[plain]\nlook_at_obj_in_ligth = "Look."\n')
         evaluator = registry.find_task("alfworld").evaluator
         assert isinstance(evaluator, Episodes)
-        prompt = evaluator.prompted(read_prompts(file)).prompt
+        prompt = evaluator.with_prompts(read_prompts(file)).prompt
         with pytest.raises(UserError, match=r"'mine' .* 'look_at_obj_in_light'.* look_at_obj_in_ligth"):
             prompt.build_first_message("Seen.", False, "look_at_obj_in_light")
 
@@ -296,7 +296,7 @@ class TestPrompts:
         (tmp_path / "bad.toml").write_text("chat = 'Answer.'")
         evaluator: Any = registry.find_task("gsm8k-mini").evaluator
         with pytest.raises(UserError, match=r"has no placeholder \{question\}"):
-            evaluator.prompted(read_prompts(tmp_path / "bad.toml"))
+            evaluator.with_prompts(read_prompts(tmp_path / "bad.toml"))
 
 
 def test_a_model_without_a_template_is_shown_two_episodes_of_each_kind_of_task() -> None:

@@ -105,7 +105,7 @@ def test_a_file_that_holds_no_questions_is_refused(text: str, said: str, tmp_pat
 def test_the_eval_file_of_a_workspace_holds_the_evaluator_itself(name: str) -> None:
     found = evaluator(name)
     namespace: dict[str, Any] = {"__name__": "eval"}
-    exec(found.program(), namespace)
+    exec(found.export_program(), namespace)
     own = namespace["EVALUATOR"]
     assert own == replace(found, world=open_training_environment, slow=own.slow)
     assert own.version == found.version

@@ -117,7 +117,7 @@ def test_the_eval_file_of_a_workspace_holds_the_evaluator_itself(name: str) -> N
     evaluator = registry.find_task(name).evaluator
     assert isinstance(evaluator, Episodes)
     namespace: dict[str, Any] = {"__name__": "eval"}
-    exec(evaluator.program(), namespace)
+    exec(evaluator.export_program(), namespace)
     assert namespace["EVALUATOR"] == replace(evaluator, world=open_training_environment)
     assert namespace["EVALUATOR"].version == evaluator.version
 

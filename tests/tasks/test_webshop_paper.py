@@ -140,7 +140,7 @@ def test_half_of_the_reward_is_a_success_and_no_full_one() -> None:
 def test_the_eval_file_of_a_workspace_holds_the_evaluator_itself(task: str) -> None:
     found = find_evaluator(task)
     namespace: dict[str, Any] = {"__name__": "eval"}
-    exec(found.program(), namespace)
+    exec(found.export_program(), namespace)
     own = namespace["EVALUATOR"]
     assert own == replace(found, world=open_training_environment)
     assert own.version == found.version

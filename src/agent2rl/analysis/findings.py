@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Self, get_args
 
 from pydantic import Field, JsonValue, model_validator
 
+from agent2rl.core.base_record import Record
 from agent2rl.core.grading_records import (
     HeldoutComparison,
     Interval,
@@ -17,7 +18,6 @@ from agent2rl.core.grading_records import (
     Split,
     Verdict,
 )
-from agent2rl.core.record import Record
 from agent2rl.core.records import Mode, Rollouts
 
 EvidenceKind = Literal["code", "event", "log", "result", "submission", "usage", "claim"]

@@ -247,7 +247,7 @@ def _measure_training(played: Sequence[Rollouts]) -> MeasuredFigure | None:
         return None
     begins = (1 - LAST_PART) * sums[-1].episodes
     before = next((each for each in reversed(sums) if each.episodes <= begins), RolloutCounts())
-    last = sums[-1].minus(before)
+    last = sums[-1].subtract(before)
     return _make_rate(min(last.successes, last.episodes), last.episodes)
 
 

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from agent2rl.analysis.attempts import RecordedProcess, SavedWeights
 from agent2rl.analysis.findings import TimeSplit
+from agent2rl.core.base_record import Record
 from agent2rl.core.events import (
     DriverRequest,
     FileSeen,
@@ -22,7 +23,6 @@ from agent2rl.core.events import (
     ResourceSample,
     TimelineEvent,
 )
-from agent2rl.core.record import Record
 from agent2rl.core.records import LedgerEntry, Rollouts
 from agent2rl.record.reader import parse_rollouts
 from agent2rl.record.revisions import Revision

@@ -32,9 +32,9 @@ from agent2rl.bundles.bundle_record import (
     list_fingerprints,
 )
 from agent2rl.bundles.signatures import SignatureCheck, check_signature
+from agent2rl.core.base_record import Record
 from agent2rl.core.errors import MachineError, UserError
 from agent2rl.core.grading_records import FileHash
-from agent2rl.core.record import Record
 from agent2rl.core.reproduction import Reproduction
 from agent2rl.grading.verify import UncheckedFiles, Verification, find_additions_fault, verify_run
 from agent2rl.record.git_objects import (

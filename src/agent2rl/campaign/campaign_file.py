@@ -38,8 +38,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 
+from agent2rl.core.base_record import Record
 from agent2rl.core.errors import UserError
-from agent2rl.core.record import Record
 from agent2rl.core.records import RunSpec
 from agent2rl.core.sandbox import AUTO_SANDBOX
 from agent2rl.core.units import parse_byte_size

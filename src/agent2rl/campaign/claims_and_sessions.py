@@ -27,8 +27,8 @@ from typing import Literal, NamedTuple, Self
 
 from pydantic import ValidationError
 
+from agent2rl.core.base_record import Record
 from agent2rl.core.errors import MachineError, UserError
-from agent2rl.core.record import Record
 from agent2rl.record.files import write_atomically, write_record
 from agent2rl.record.paths import SessionPaths, sessions_folder
 

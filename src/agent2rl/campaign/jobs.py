@@ -27,7 +27,7 @@ from agent2rl.campaign.claims_and_sessions import (
 )
 from agent2rl.campaign.experiment_status import CampaignRunSummary, ExperimentStatus, RunHistory
 from agent2rl.campaign.plan import CostEstimator
-from agent2rl.core.record import Record
+from agent2rl.core.base_record import Record
 from agent2rl.core.records import Ending, RunResult
 from agent2rl.record.paths import SessionPaths, claims_folder
 

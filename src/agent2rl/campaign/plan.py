@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from agent2rl.campaign.campaign_file import Cell, Experiment
 from agent2rl.campaign.experiment_status import CampaignRunSummary, ExperimentStatus, State
-from agent2rl.core.record import Record
+from agent2rl.core.base_record import Record
 from agent2rl.core.records import Ending, RunSpec
 from agent2rl.gateway.prices import Prices
 

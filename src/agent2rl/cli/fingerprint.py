@@ -99,15 +99,15 @@ def _print_comparison(
         click.echo("[" + ",".join(each.model_dump_json() for each in distances) + "]")
         return
     table = Table(
-        "sibling", "looks like it", "matrices", "matched", "cosine", "share", "spread", "norms", "apart"
+        "sibling", "looks like it", "matrices", "matched", "cosine", "share", "spread", "norms", "distance"
     )
     for each in distances:
-        table.add_row(each.name, each.alike or "no", str(each.matrices), *_format_figures(each))
+        table.add_row(each.name, each.resemblance or "no", str(each.matrices), *_format_figures(each))
     Console(highlight=False, soft_wrap=True).print(table)
 
 
 def _format_figures(each: SiblingDistance) -> list[str]:
-    figures = (each.matched, each.cosine, each.share, each.spread, each.norms, each.apart)
+    figures = (each.matched, each.cosine, each.share, each.spread, each.norms, each.distance)
     return ["?" if figure is None else f"{figure:.3f}" for figure in figures]
 
 

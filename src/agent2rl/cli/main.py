@@ -118,10 +118,17 @@ def configure_logging(verbosity: int) -> None:
     """Log the package to stderr: warnings by default, INFO at verbosity 1, DEBUG from 2 on."""
     level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbosity, 2)]
     handler = StderrHandler(level)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(PrintableFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     package_logger = logging.getLogger("agent2rl")
     package_logger.handlers[:] = [handler]  # replaces, so that a second call does not log each line twice
     package_logger.setLevel(level if verbosity else logging.NOTSET)
+
+
+class PrintableFormatter(logging.Formatter):
+    """Replace control characters, because a log line may quote what an agent wrote."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return _make_printable(super().format(record))
 
 
 class StderrHandler(logging.StreamHandler[TextIO]):

@@ -11,7 +11,7 @@ from agent2rl.core.grading_records import ExampleResult, Split
 from agent2rl.record.paths import RunPaths
 from agent2rl.record.reader import read_results, read_rollouts, read_run
 from agent2rl.report import run_report
-from agent2rl.report.record import RunReport
+from agent2rl.report.report_data import RunReport
 
 
 @click.command("show")

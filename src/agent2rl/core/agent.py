@@ -20,7 +20,7 @@ from agent2rl.core.self_reports import Transcript
 UNTOUCHED_AGENT = "nop"
 """The agent that does nothing. Its runs measure the untouched model, also on the held-out split."""
 SUBMITTING_AGENT = "submit"
-"""The agent that submits a model which was trained elsewhere, without a budget that anybody kept."""
+"""The agent that submits a model which was trained elsewhere, where no budget was enforced."""
 LONGEST_TIMER_MS = 2**31 - 1
 """Node's longest timer; a longer one fires at once."""
 

@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from agent2rl.core.base_record import Record
 from agent2rl.core.llm import LlmUsage
-from agent2rl.core.record import Record
 
 FlagKind = Literal[
     "finished-model",  # weights, or parts of them, come from a model that was trained elsewhere

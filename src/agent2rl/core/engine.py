@@ -98,7 +98,7 @@ class ReplyLogprobs:
 class LogprobsEngine(Protocol):
     """An engine that calls a remote model, which may return log-probabilities of the first token."""
 
-    def weigh(self, chats: Sequence[Chat], sampling: Sampling) -> list[ReplyLogprobs]: ...
+    def generate_with_logprobs(self, chats: Sequence[Chat], sampling: Sampling) -> list[ReplyLogprobs]: ...
 
 
 @runtime_checkable

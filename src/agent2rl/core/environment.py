@@ -23,7 +23,7 @@ class EnvironmentStep:
     marks: Mapping[str, float] = field(default_factory=dict)
     """Further metrics of the episode so far, each from 0 to 1; every step of a world has the same keys."""
     invalid: bool | None = None
-    """Whether the action is none, or cannot be taken here; None: the world does not say."""
+    """Whether the text is not an action that can be taken here. None: the world does not say."""
 
 
 class Environment(Protocol):
@@ -61,7 +61,7 @@ class ExpertPolicy(Protocol):
 class RedirectableExpert(Protocol):
     """An expert that can continue after another player's action."""
 
-    def instead(self, action: str) -> None:
+    def replace_action(self, action: str) -> None:
         """Replace the expert's last action with this one. The next observation is the reply to it."""
         ...
 
@@ -78,7 +78,7 @@ class World:
     tools: tuple[Callable[..., str], ...] = ()
     """The actions as functions, for models that call tools: typed, documented, returning the action's text.
 
-    None where any text is an action.
+    Empty if any text is an action.
     """
     slow: bool = False
     """Whether a step, such as a search, may take so long that others should not wait for it."""

@@ -6,7 +6,7 @@ only the timeline has:
     phase           name, and its subject: self-test, assets, baseline, held-out, contamination, also
     preparing       text
     grading         submission: its grading starts
-    revision        `store.revisions.Revision`: the agent's code changed
+    revision        `record.revisions.Revision`: the agent's code changed
     began           `ProcessStart`: a process of the agent was seen for the first time
     left            `ProcessEnd`: it is gone
     sample          `ResourceSample`: machine resources that the agent's processes use
@@ -24,7 +24,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue
 
-from agent2rl.core.record import Record
+from agent2rl.core.base_record import Record
 
 LedgerKind = Literal[
     "opened",

@@ -3,9 +3,9 @@
 from collections.abc import Collection, Iterable
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import AliasChoices, Field, JsonValue, model_validator
 
-from agent2rl.core.record import Record as Record
+from agent2rl.core.base_record import Record as Record
 
 Split = Literal["feedback", "heldout"]
 
@@ -269,7 +269,7 @@ def describe_kept_weights(submissions: Collection[Submission]) -> str:
     return f"{only}of submission{'s' if len(kept) > 1 else ''} {names}{more}"
 
 
-Likeness = Literal["direction", "share", "norms"]
+Resemblance = Literal["direction", "share", "norms"]
 """Why weights look like a sibling's: they changed in its direction, they hold an even share of its change, or
 they have its norms at other places."""
 
@@ -281,8 +281,10 @@ class SiblingDistance(Record):
     """
 
     name: str
-    alike: Likeness | None = None
-    """Why the weights look like the sibling's; None if they do not."""
+    resemblance: Annotated[
+        Resemblance | None, Field(validation_alias=AliasChoices("resemblance", "alike"))
+    ] = None
+    """Why the weights look like the sibling's; None if they do not. Earlier versions call it `alike`."""
     matrices: int
     """Compared matrices: those in which the sibling differs from the base."""
     matched: Share | None = None
@@ -297,8 +299,8 @@ class SiblingDistance(Record):
     """Distance of the submission from the base; a root mean square, like the next two."""
     sibling_changed: float | None = None
     """Distance of the sibling from the base."""
-    apart: float | None = None
-    """Distance of the submission from the sibling."""
+    distance: Annotated[float | None, Field(validation_alias=AliasChoices("distance", "apart"))] = None
+    """Distance of the submission from the sibling. Earlier versions call it `apart`."""
     norms: float | None = None
     """Of the matrices whose lines may have moved: distance of the sorted norms from the sibling's, in units
     of the base's distance from them. 0 for a rearranged copy of the sibling, 1 for one of the base."""

@@ -6,7 +6,7 @@ includes hidden reasoning.
 
 from typing import Literal, Self
 
-from agent2rl.core.record import Record
+from agent2rl.core.base_record import Record
 
 Wire = Literal["openai-chat", "openai-responses", "anthropic", "gemini"]
 """A wire format: Chat Completions, Responses, Messages, generateContent."""

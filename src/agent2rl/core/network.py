@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, RootModel
 
-from agent2rl.core.record import Record
+from agent2rl.core.base_record import Record
 
 NetworkKind = Literal["none", "packages", "allow", "open"]
 PACKAGES = "packages"

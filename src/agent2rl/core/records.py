@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AliasChoices, BeforeValidator, Field, JsonValue
 
+from agent2rl.core.base_record import Record as Record
 from agent2rl.core.grading_records import (
     ContaminationSummary,
     EvalScore,
@@ -19,7 +20,6 @@ from agent2rl.core.grading_records import (
 )
 from agent2rl.core.llm import LlmUsage
 from agent2rl.core.network import NetworkPolicyText, NetworkUsage
-from agent2rl.core.record import Record as Record
 
 Mode = Literal["free", "sft-only", "rl-oriented", "rl-only", "multi"]
 
@@ -242,7 +242,8 @@ class PythonLock(Record):
 class RunFiles(Record):
     """Hashes of every file of a run directory that was final when the run was closed.
 
-    Files that are pinned in another way or are not part of the record are left out: see `store.run_files`.
+    Files that are pinned in another way or are not part of the record are left out: see
+    `record.paths.hash_run_files`.
     For events.jsonl, `size` and `sha256` cover what was written until then.
     """
 
@@ -327,7 +328,7 @@ class RolloutCounts(Record):
         names = type(self).model_fields
         return type(self)(**{name: getattr(self, name) + getattr(other, name) for name in names})
 
-    def minus(self, other: Self) -> Self:
+    def subtract(self, other: Self) -> Self:
         """Return the difference, at least 0."""
         names = type(self).model_fields
         return type(self)(**{name: max(0, getattr(self, name) - getattr(other, name)) for name in names})
@@ -350,7 +351,7 @@ class Rollouts(Record):
     @property
     def unverified(self) -> RolloutCounts:
         """Claims that were not replayed."""
-        return self.claimed.minus(self.replayed + self.refuted)
+        return self.claimed.subtract(self.replayed + self.refuted)
 
     @property
     def witnessed(self) -> RolloutCounts:
@@ -422,7 +423,7 @@ class RunResult(Record):
     resumed: Annotated[int, Field(ge=0)] = 0
     """How many times the harness died and another one resumed the run."""
     dead_seconds: Annotated[float, Field(ge=0)] = 0.0
-    """Time in which no harness worked on the run; it is charged to nobody."""
+    """Time in which no harness worked on the run. It counts towards no budget."""
 
     @property
     def ended_well(self) -> bool:

@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from agent2rl.core.base_record import Record
 from agent2rl.core.grading_records import EvalScore, HeldoutComparison, Split
-from agent2rl.core.record import Record
 
 ReproductionAnswer = Literal["reproduced", "not reproduced", "cannot"]
 REPRODUCTION_ANSWERS: tuple[ReproductionAnswer, ...] = ("reproduced", "not reproduced", "cannot")

@@ -123,7 +123,7 @@ class Enclosure:
     numbers there, if the command sets it. None: all GPUs. A program has none in any case."""
     grace_seconds: float = 5.0
     """Between the interrupt at the deadline and the kill."""
-    seen: ProcessObserver | None = None
+    process_observer: ProcessObserver | None = None
     """Called a few times a second, and once with no processes after the end."""
 
 

@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue
 
+from agent2rl.core.base_record import Record
 from agent2rl.core.llm import TokenCounts
-from agent2rl.core.record import Record
 
 # Transcripts, in one form for all agents. The agent itself wrote them, so they are claims.
 

@@ -94,21 +94,21 @@ class ChatEvaluator(Protocol):
 class PromptableEvaluator(Protocol):
     """An evaluator that accepts the user's prompt templates."""
 
-    def prompted(self, prompts: PromptTemplates) -> Self: ...
+    def with_prompts(self, prompts: PromptTemplates) -> Self: ...
 
 
 @runtime_checkable
 class ExportableEvaluator(Protocol):
     """An evaluator that can be exported as a program: the agent gets it as `eval.py`."""
 
-    def program(self) -> str: ...
+    def export_program(self) -> str: ...
 
 
 @runtime_checkable
 class JointEvaluator(Protocol):
     """An evaluator where an example's score depends on the other examples graded with it."""
 
-    def alone(self, result: ExampleResult) -> float:
+    def score_alone(self, result: ExampleResult) -> float:
         """Return the observed score of this example, independent of the others."""
         ...
 
@@ -255,9 +255,9 @@ class Task:
 
 # Evaluator folders: data that is too large to be copied with each example
 
-MOUNT_NAME = "beside"
+MOUNT_NAME = "evaluator-folders"
 """Directory of these folders in the grading child's workspace."""
-FOLDER_VARIABLE = "AGENT2RL_BESIDE"
+FOLDER_VARIABLE = "AGENT2RL_EVALUATOR_FOLDERS"
 """Environment variable with the path of that directory."""
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from agent2rl.analysis.campaigns.run_digest import RunDigest
 from agent2rl.analysis.findings import ComplianceVerdict
+from agent2rl.core.base_record import Record
 from agent2rl.core.errors import UserError
 from agent2rl.core.grading_records import ExampleResult, Split, Submission, find_best_submission
-from agent2rl.core.record import Record
 from agent2rl.core.records import Ending, LedgerEntry, Mode, Rollouts, ScoringProtocol
 from agent2rl.core.reproduction import ReproductionAnswer
 from agent2rl.record.crash_recovery import measure_union_seconds

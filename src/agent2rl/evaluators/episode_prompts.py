@@ -52,7 +52,7 @@ class EpisodePrompt:
             )
         return text or ""
 
-    def prompted(self, prompts: PromptTemplates) -> Self:
+    def with_prompts(self, prompts: PromptTemplates) -> Self:
         """Return a copy with these prompt texts."""
         plain = self.plain if prompts.plain is None else prompts.plain
         return replace(

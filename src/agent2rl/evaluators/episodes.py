@@ -317,10 +317,10 @@ class Episodes:
             how={**how, "samples": settings.samples, **settled.how},
         )
 
-    def prompted(self, prompts: PromptTemplates) -> Self:
-        return replace(self, prompt=self.prompt.prompted(prompts))
+    def with_prompts(self, prompts: PromptTemplates) -> Self:
+        return replace(self, prompt=self.prompt.with_prompts(prompts))
 
-    def program(self) -> str:
+    def export_program(self) -> str:
         """Return this evaluator as the source code of `eval.py`."""
         # The graded games are not in the workspace, so the program plays the training games.
         calls = {"world": open_training_environment, **self._further}

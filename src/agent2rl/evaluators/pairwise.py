@@ -112,12 +112,12 @@ class Pairwise:
         """Return the prompt of an example."""
         return self.prompt.build_prompt(example, templated)
 
-    def alone(self, result: ExampleResult) -> float:
+    def score_alone(self, result: ExampleResult) -> float:
         """Return the raw win of an example, before length control over all examples."""
         return result.metrics[WON]
 
-    def prompted(self, prompts: PromptTemplates) -> Self:
-        return replace(self, prompt=self.prompt.prompted(prompts))
+    def with_prompts(self, prompts: PromptTemplates) -> Self:
+        return replace(self, prompt=self.prompt.with_prompts(prompts))
 
     def _make_comparison(self, example: Example, output: str) -> AnswerComparison:
         return AnswerComparison(example, output, self.reference(example))

@@ -96,7 +96,7 @@ class QuestionPrompt:
             },
         )
 
-    def prompted(self, prompts: PromptTemplates) -> Self:
+    def with_prompts(self, prompts: PromptTemplates) -> Self:
         """Return a copy with these prompt texts. Their number of worked examples is unknown, so 0."""
         plain = self.plain if prompts.plain is None else prompts.plain
         chat = self.chat if prompts.chat is None else prompts.chat
@@ -263,8 +263,8 @@ class SingleTurn:
         """Return the prompt of an example."""
         return self.prompt.build_prompt(example, templated)
 
-    def prompted(self, prompts: PromptTemplates) -> Self:
-        return replace(self, prompt=self.prompt.prompted(prompts))
+    def with_prompts(self, prompts: PromptTemplates) -> Self:
+        return replace(self, prompt=self.prompt.with_prompts(prompts))
 
     def _compute_metrics(self, attempts: Sequence[SampledAnswer]) -> dict[str, float]:
         voted = (

@@ -264,6 +264,7 @@ class Gateway:
         in_flight.went_up = True
         try:
             async with self._open_source(route, request, url, headers) as answer:
+                logger.debug("%s request for %.100r: status %d", route.wire, request.model, answer.status)
                 in_flight.begin_answer(answer, replayed=isinstance(self._tape, TapeReplay))
                 if answer.status >= 400:
                     await self._forward_error(in_flight, answer, recorder, send)

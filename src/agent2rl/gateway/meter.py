@@ -10,6 +10,7 @@ before the end of an answer would make it free.
 """
 
 import asyncio
+import logging
 import math
 import threading
 from bisect import bisect_left
@@ -21,6 +22,8 @@ from agent2rl.core.errors import UserError
 from agent2rl.core.llm import LlmExchange, LlmUsage, TokenCounts
 from agent2rl.gateway.errors import RequestRefused
 from agent2rl.gateway.prices import Prices
+
+logger = logging.getLogger(__name__)
 
 IN_FLIGHT = 32
 """Maximum parallel requests to the provider; further ones wait."""
@@ -221,7 +224,15 @@ class UsageMeter:
         if exchange.guessed:
             self._guessed_usd += self._price_tokens(exchange.model, exchange.guessed)
         self._update_failure_streak(exchange, began, ended)
+        logger.debug(
+            "Request for %.100r: %s after %.1f s, %s tokens",
+            exchange.model,
+            exchange.outcome,
+            exchange.seconds,
+            exchange.tokens.total if exchange.tokens else "uncounted",
+        )
         if self._reaches_cap():
+            logger.info("The driver's budget is used up: %s", self.describe_caps())
             self.exhausted.set()
         # This wakes everybody who waits now. Later ones wait for the next change.
         self._changed.set()

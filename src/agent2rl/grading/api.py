@@ -279,8 +279,8 @@ def create_grading_app(service: GradingService, task: str, has_world: bool = Fal
         return HealthAnswer(
             status="ok",
             task=task,
-            workspace=str(service.graded.seen_at),
-            available_gpus=list(service.graded.gpus),
+            workspace=str(service.setup.seen_at),
+            available_gpus=list(service.setup.gpus),
         )
 
     _add_error_handlers(app, service)
@@ -290,7 +290,7 @@ def create_grading_app(service: GradingService, task: str, has_world: bool = Fal
 def _describe_submission(
     submission: Submission, service: GradingService, best: Submission | None, characters: int | None = None
 ) -> SubmissionAnswer:
-    baseline_score = service.graded.baseline.value
+    baseline_score = service.setup.baseline.value
     entry = describe_score(submission, baseline_score)
     return SubmissionAnswer(
         **entry.model_dump(exclude={"error"}),
@@ -338,7 +338,7 @@ def _add_error_handlers(app: FastAPI, service: GradingService) -> None:
             type(error).__name__,
             error.message,
             error.hint or "Do not retry. Accepted submissions still count.",
-            list(service.graded.gpus) if isinstance(error, UnknownGpu) else None,
+            list(service.setup.gpus) if isinstance(error, UnknownGpu) else None,
         )
 
     @app.exception_handler(RequestValidationError)

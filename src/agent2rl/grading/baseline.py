@@ -5,6 +5,7 @@ which somebody else edited or added are not used. The owner of the cache also ow
 """
 
 import hmac
+import logging
 import threading
 import time
 from contextlib import suppress
@@ -19,6 +20,8 @@ from agent2rl.grading.base_model import BaseModel
 from agent2rl.grading.grading_child import GradingChild
 from agent2rl.record.files import canonical_json, sha256_text, write_record
 from agent2rl.record.signing_key import ensure_signing_key, read_signing_key
+
+logger = logging.getLogger(__name__)
 
 NOT_USED = (
     "A cached baseline was not used, because its signature is wrong: it was changed, or written by another "
@@ -125,6 +128,7 @@ class BaselineGrader:
         """Return the baseline from the cache, or measure it. A failed baseline is an error, never a zero."""
         cache, key = BaselineCache(self.cache) if self.cache else None, self.cache_key(split)
         if cache and (cached := cache.load(key)):
+            logger.debug("The baseline %s is of run %s", key[:12], cached.measured.run_id)
             return GradedBaseline(cached.results, cached.measured)
         warning = NOT_USED if cache and cache.has_entry(key) else None
         try:

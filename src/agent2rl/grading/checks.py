@@ -7,6 +7,7 @@ those of an adapter are compared as they are after merging. One refusal lists al
 problem does not cost a submission.
 """
 
+import logging
 import os
 import shlex
 import sys
@@ -55,17 +56,18 @@ from agent2rl.grading.untrusted_model_files import (
 from agent2rl.grading.worker import MODEL
 from agent2rl.record.files import remove_tree, sha256_file
 
+logger = logging.getLogger(__name__)
+
 # The base model's small files as the library writes them when it saves the unchanged model.
 
 RESAVE_SECONDS = 300.0
 RESAVE_TARGET = "resaved"
-RESAVE_PROGRAM = """
-import sys
-sys.modules["torch"] = None
-from agent2rl.engines.prompts.resave import main
-main()
-"""
-"""Hides torch from the library, which writes the same files without it and starts in a third of the time."""
+RESAVE_MODULE = "agent2rl.engines.prompts.resave"
+WITHOUT_TORCH = (
+    'import runpy, sys; sys.modules["torch"] = None; runpy.run_module(sys.argv.pop(1), run_name="__main__")'
+)
+"""Program that runs a module and hides torch from the library, which writes the same files without it and
+starts in a third of the time."""
 
 
 @dataclass(frozen=True)
@@ -97,10 +99,11 @@ def resave_base(
             mounts=model_mounts(base_files(base)),
             grace_seconds=0,
         )
-        argv = (sys.executable, "-c", RESAVE_PROGRAM, MODEL, RESAVE_TARGET)
+        argv = (sys.executable, "-c", WITHOUT_TORCH, RESAVE_MODULE, MODEL, RESAVE_TARGET)
         command = Command(argv, {"PYTHONDONTWRITEBYTECODE": "1", "CUDA_VISIBLE_DEVICES": ""})
         ended = child.sandbox.run(command, enclosure, stop)
         require_normal_exit("Reading the base model", ended, RESAVE_SECONDS)
+        logger.debug("Saved the base model's files again in %.1f s", ended.wall_seconds)
         return read_resaved(here / "work" / RESAVE_TARGET)
     finally:
         remove_tree(here)
@@ -210,19 +213,20 @@ def check_submission(submission: Path, base: BaseModel, resave: Resave) -> Model
     config, tensors = ConfigChanges(), dict[str, Tensor]()
     added, tokenizer = tuple[AddedToken, ...](), None
     chat_format = None
-    with _noting(problems):
+    with _collect_refusal(problems):
         config = _check_config(submission, base, resave)
-    with _noting(problems):
+    with _collect_refusal(problems):
         tensors = _check_weights(submission, base, config)
-    with _noting(problems):
+    with _collect_refusal(problems):
         vocabulary = config.vocabulary or config_value(base.config, VOCABULARY)
         added, tokenizer = _check_tokenizer(submission, base, resave, vocabulary)
-    with _noting(problems):
+    with _collect_refusal(problems):
         _check_vocabulary_files(submission, base, resave)
-    with _noting(problems):
+    with _collect_refusal(problems):
         _check_end_tokens(config, base, added, tokenizer)
-    with _noting(problems):
+    with _collect_refusal(problems):
         chat_format = _check_chat_format(submission, base, resave)
+    logger.debug("Checked %s: %d problems", submission.parent.name, len(problems))
     if len(problems) == 1:
         raise problems[0]
     if problems:
@@ -231,7 +235,7 @@ def check_submission(submission: Path, base: BaseModel, resave: Resave) -> Model
 
 
 @contextmanager
-def _noting(problems: list[Refusal]) -> Iterator[None]:
+def _collect_refusal(problems: list[Refusal]) -> Iterator[None]:
     try:
         yield
     except Refusal as refusal:

@@ -291,7 +291,7 @@ def _check_added(
             raise Refusal(f"tokenizer.json has the token {format_value(content)} twice.", ADD)
         if different := sorted(name for name, value in FLAGS.items() if entry.get(name) is not value):
             raise Refusal(
-                f"tokenizer.json adds {format_value(content)}, but not as a special token has its "
+                f"tokenizer.json adds {format_value(content)} with the wrong flags for a special token: "
                 f"{', '.join(different)}.",
                 ADD,
             )
@@ -299,10 +299,10 @@ def _check_added(
     numbers = sorted(entry["id"] for entry in entries)
     first = max(own_ids, default=-1) + 1
     if numbers != list(range(first, first + len(numbers))):
-        raise Refusal(f"tokenizer.json: added tokens are numbered from {first} on, without gaps.", ADD)
+        raise Refusal(f"tokenizer.json: ids of added tokens must start at {first} and have no gaps.", ADD)
     if numbers and (vocabulary is None or numbers[-1] >= vocabulary):
         raise Refusal(
-            f"tokenizer.json has a token {numbers[-1]}; the model knows {vocabulary}.",
+            f"tokenizer.json: token id {numbers[-1]} is outside the model's vocabulary of {vocabulary}.",
             "model.resize_token_embeddings(len(tokenizer)), then train and save both.",
         )
     ordered = sorted(entries, key=lambda entry: int(entry["id"]))

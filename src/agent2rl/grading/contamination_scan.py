@@ -5,6 +5,7 @@ own sandbox and sees the workspace read-only. If it does not finish, the result 
 found".
 """
 
+import logging
 import os
 import subprocess
 import sys
@@ -17,10 +18,13 @@ from pathlib import Path
 from agent2rl.core.errors import GradingError
 from agent2rl.core.grading_records import Contamination
 from agent2rl.core.sandbox import Command, Enclosure, Mount
+from agent2rl.grading import contamination_scanner
 from agent2rl.grading.contamination_scanner import ScanJob, ScanOutcome, examples_file
 from agent2rl.grading.grading_child import GradingChild, read_child_answer, require_normal_exit
 from agent2rl.grading.worker import JOB, RESULT
 from agent2rl.record.files import remove_tree, write_record
+
+logger = logging.getLogger(__name__)
 
 READ_SECONDS = 300.0
 """Time for reading. Remaining files are counted as not read."""
@@ -63,13 +67,14 @@ class ContaminationScan:
         if outcome is None or outcome.found is None or ended.code != 0:
             said = outcome.error if outcome else ""
             raise GradingError(said or f"The check crashed (exit code {ended.code}).")
+        logger.debug("Contamination search: %s after %.1f s", ended.reason, ended.wall_seconds)
         return outcome.found
 
     def _build_command(self) -> Command:
         environment = {"PYTHONDONTWRITEBYTECODE": "1"}
         if self.child.python_path:
             environment["PYTHONPATH"] = os.pathsep.join(str(entry) for entry in self.child.python_path)
-        return Command((sys.executable, "-m", "agent2rl.grading.contamination_scanner"), environment)
+        return Command((sys.executable, "-m", contamination_scanner.__name__), environment)
 
     def _build_enclosure(self, work: Path, scratch: Path, log: Path) -> Enclosure:
         workspace = self.workspace.resolve()

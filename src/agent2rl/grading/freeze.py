@@ -15,6 +15,7 @@ content of the files.
 
 import errno
 import hashlib
+import logging
 import os
 import shlex
 import shutil
@@ -41,6 +42,8 @@ from agent2rl.grading.untrusted_model_files import INDEX, SAVE_HINT, SINGLE
 from agent2rl.record.files import sha256_file, sync_directory
 from agent2rl.record.paths import SubmissionPaths
 from agent2rl.system.unix import O_CLOEXEC, O_DIRECTORY, O_NOCTTY, O_NOFOLLOW, O_NONBLOCK
+
+logger = logging.getLogger(__name__)
 
 # Selection of files by name. Everything else stays where it is.
 
@@ -190,6 +193,10 @@ def freeze_submission(
     finally:
         os.close(source)
     sync_directory(destination)
+    size = sum(file.size for file in copy.files)
+    logger.debug(
+        "Copied %d files of %s: %s; left out: %d", len(copy.files), relative, format_size(size), len(left_out)
+    )
     return FrozenSubmission(_build_manifest(copy.files), left_out)
 
 

@@ -6,6 +6,7 @@ sandboxes next to the child's, because a sandbox cannot be created inside anothe
 directory with a socket with the child, and is restarted when it ends.
 """
 
+import logging
 import os
 import sys
 import sysconfig
@@ -32,10 +33,13 @@ from agent2rl.evaluators.code_tests.pool import (
     list_server_files,
 )
 from agent2rl.evaluators.judge import make_missing_error, too_many_missing
+from agent2rl.grading import worker
 from agent2rl.grading.model_builder import BuiltFiles
 from agent2rl.grading.worker import EXAMPLES, JOB, MODEL, RESULT, GradingJob, GradingOutcome
 from agent2rl.net import grading_proxy_client
 from agent2rl.record.files import remove_tree, write_record
+
+logger = logging.getLogger(__name__)
 
 # Sandboxes for programs that a submitted model wrote.
 
@@ -233,6 +237,13 @@ class GradingChild:
                 enclosure = replace(enclosure, mounts=(*enclosure.mounts, *programs.mounts))
                 ended = self.sandbox.run(self._build_command(), enclosure, stop)
             self._note_memory(ended, log)
+            logger.debug(
+                "Grading on %s: %s after %.1f s, peak memory %.0f MiB",
+                split,
+                ended.reason,
+                ended.wall_seconds,
+                ended.peak_memory_bytes / MIB,
+            )
             return self._read_outcome(ended, work / RESULT, self.splits[split].n, log, log_start)
         finally:
             remove_tree(here)
@@ -258,7 +269,7 @@ class GradingChild:
         )
         if self.gpu is not None:
             environment["CUDA_VISIBLE_DEVICES"] = self.gpu
-        return Command((sys.executable, "-m", "agent2rl.grading.worker"), environment)
+        return Command((sys.executable, "-m", worker.__name__), environment)
 
     def _build_enclosure(
         self, model: Path | BuiltFiles, split: Split, work: Path, scratch: Path, log: Path

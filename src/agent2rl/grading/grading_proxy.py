@@ -42,7 +42,7 @@ from agent2rl.net.grading_proxy_client import JudgeQuestion, JudgeReply, PageRep
 from agent2rl.record.files import canonical_json, sha256_file, sha256_text, write_record
 
 JUDGE_SILENT = "the judge did not answer"
-_log = logging.getLogger("agent2rl")
+logger = logging.getLogger(__name__)
 ATTEMPTS = 3
 """Attempts if the judge's server gives no valid answer."""
 CONNECTIONS = 256
@@ -114,7 +114,7 @@ class JudgeProxy:
         try:
             said = self._ask_with_retries(question)
         except Exception as error:
-            _log.warning("The judge did not answer: %s", error)
+            logger.warning("The judge did not answer: %s", error)
             raise ExternalServiceError(JUDGE_SILENT) from None
         with self._lock:
             self._said[path] = said
@@ -156,7 +156,7 @@ def ask_engine(engine: Engine, question: JudgeQuestion) -> JudgeReply:
         likely = _normalize_choices(dict(zip(question.choices, logs, strict=True)))
         return JudgeReply(text=max(likely, key=lambda choice: likely[choice]), likely=likely)
     if question.choices and isinstance(engine, LogprobsEngine):
-        weighed = engine.weigh([chat], sampling)[0]
+        weighed = engine.generate_with_logprobs([chat], sampling)[0]
         return JudgeReply(text=weighed.text, likely=_sum_choice_tokens(weighed.first, question.choices))
     return JudgeReply(text=engine.generate([chat], sampling)[0].text)
 

@@ -12,8 +12,10 @@ their ancestors, so somebody else's fine-tune of the same base also counts as de
 docs/design/lineage.md has the method, and how often it errs.
 """
 
+import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -27,9 +29,9 @@ from agent2rl.core.grading_records import Lineage, SiblingDistance
 from agent2rl.core.records import Record
 from agent2rl.grading.base_model import BaseModel
 from agent2rl.grading.lineage_verdict import (
-    LEFT,
-    MOSTLY,
-    REMOVED,
+    MAJORITY,
+    MIN_RETAINED,
+    PULL_REPLACED,
     LineageDecision,
     LineageEvidence,
     State,
@@ -57,6 +59,8 @@ from agent2rl.grading.untrusted_model_files import (
     tensor_sha256,
     weights_sha256,
 )
+
+logger = logging.getLogger(__name__)
 
 SIDE, VALUES = 8, 1024
 """Minimum size of a matrix that decides; smaller ones agree by chance."""
@@ -155,6 +159,7 @@ def trace_lineage(submission: Path, base: BaseModel, stop: threading.Event | Non
 
     `stop` ends it early with a GradingError.
     """
+    begin = time.monotonic()
     submitted = read_tensors(submission)
     common = sorted(submitted.keys() & base.tensors.keys())
     tensors = {name: _leading_rows(submitted[name], base.tensors[name]) for name in common}
@@ -162,7 +167,7 @@ def trace_lineage(submission: Path, base: BaseModel, stop: threading.Event | Non
 
     def compare(name: str) -> TensorLineage:
         one = _compare_tensor(name, tensors[name], base.tensors[name])
-        return _with_added_rows(one, submitted[name], base.tensors[name])
+        return _add_row_growth(one, submitted[name], base.tensors[name])
 
     seen = tuple(workers.measure(compare, common).values())
     rests = _measure_rests(seen, tensors, base.tensors, workers)
@@ -173,6 +178,7 @@ def trace_lineage(submission: Path, base: BaseModel, stop: threading.Event | Non
         reason = f"Only {changed * base.parameters:.0f} of {base.parameters:,} values differ from the base's."
         decision = LineageDecision("unknown", reason, "changed_values", changed, EDITED)
     added_lengths = [one.added_row_length for one in seen if one.added_row_length is not None]
+    logger.debug("Compared %d tensors in %.1f s: %s", len(common), time.monotonic() - begin, decision.verdict)
     return LineageReport(
         verdict=decision.verdict,
         reason=decision.reason,
@@ -188,7 +194,7 @@ def trace_lineage(submission: Path, base: BaseModel, stop: threading.Event | Non
         structure=evidence.structure,
         added_rows=evidence.added_rows,
         added_row_length=max(added_lengths, default=None),
-        tensors=tuple(_with_rest(one, rests.get(one.name)) for one in seen),
+        tensors=tuple(_add_rest_geometry(one, rests.get(one.name)) for one in seen),
     )
 
 
@@ -233,14 +239,14 @@ def _leading_rows(submitted: Tensor, base: Tensor) -> Tensor:
     return replace(submitted, shape=base.shape, offsets=(begin, end))
 
 
-def _with_added_rows(one: TensorLineage, submitted: Tensor, base: Tensor) -> TensorLineage:
+def _add_row_growth(one: TensorLineage, submitted: Tensor, base: Tensor) -> TensorLineage:
     added: AddedRows | None = measure_added_rows(submitted, base)
     if added is None:
         return one
     return one.model_copy(update={"added_rows": added.count, "added_row_length": added.length})
 
 
-def _with_rest(one: TensorLineage, rest: RestGeometry | None) -> TensorLineage:
+def _add_rest_geometry(one: TensorLineage, rest: RestGeometry | None) -> TensorLineage:
     if rest is None:
         return one
     return one.model_copy(update={"alignment": rest.alignment, "structure": rest.structure})
@@ -258,7 +264,7 @@ def _measure_rests(
     """
     changed = select_changed_throughout(seen)
     kept_tensors = [one for one in changed if one.state == "kept"]
-    if not kept_tensors or len(kept_tensors) <= MOSTLY * len(changed):
+    if not kept_tensors or len(kept_tensors) <= MAJORITY * len(changed):
         return {}
     if median(one.added or 0.0 for one in kept_tensors) <= REST_ADDED:
         return {}
@@ -311,9 +317,9 @@ def _classify_tensor(measured: TensorFit, submitted: Tensor, base: Tensor) -> St
         return "rearranged"
     # Also before it: the head of a trained `abacus` has 25 times its length, while most of its
     # values are exactly the base model's.
-    if measured.inherited >= MOSTLY:
+    if measured.inherited >= MAJORITY:
         return "kept"
     by_chance = measured.cosine < max(CHANCE, DEVIATIONS / sqrt(base.parameters))
-    if by_chance or (measured.retained < LEFT and measured.pull < REMOVED):
-        return "partly" if measured.inherited >= LEFT else "lost"
+    if by_chance or (measured.retained < MIN_RETAINED and measured.pull < PULL_REPLACED):
+        return "partly" if measured.inherited >= MIN_RETAINED else "lost"
     return "kept"

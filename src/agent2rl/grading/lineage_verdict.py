@@ -11,20 +11,20 @@ from agent2rl.core.records import Record
 from agent2rl.grading.tensor_comparison import RestGeometry
 from agent2rl.grading.untrusted_model_files import format_values
 
-REMOVED, SHRINKING = -0.35, -0.9
+PULL_REPLACED, PULL_WEIGHT_DECAY = -0.35, -0.9
 """Pull between which the base was replaced by something else. Training is near 0, a mixture with a model of
 equal length at -0.71 whatever its share; weight decay alone is at -1."""
-LEFT, WHOLE = 0.25, 0.99
+MIN_RETAINED, NEARLY_ALL = 0.25, 0.99
 """A mixture that retains less of the base is the other model; one that retains more is rounding. A matrix in
 which at least so many values are the base's, exactly, is not another model's."""
-ADDED = 1.0
+MAX_ADDED = 1.0
 """Above this length (in units of the base) the added part hides the base."""
 ALIGNED, ALIGNED_CHANCES = 0.05, 1.5
 """What training adds is aligned with the base by at least so much, and by so many times what chance gives."""
 STRUCTURED, FULL_RANK = 2.0, 0.02
 """Standard deviations from which on what was added is not white noise, and the share of it in the weaker half
 of its directions from which on it is not of low rank."""
-MOSTLY = 0.5
+MAJORITY = 0.5
 State = Literal["unchanged", "kept", "lost", "partly", "rescaled", "rearranged", "unmeasured", "small"]
 
 
@@ -60,7 +60,7 @@ class TensorLineage(Record):
 def select_changed_throughout(seen: tuple[TensorLineage, ...]) -> list[TensorLineage]:
     """Return the matrices with few unchanged values; if most are unchanged, the others may differ much."""
     return [
-        one for one in seen if one.state != "small" and one.unchanged is not None and one.unchanged < MOSTLY
+        one for one in seen if one.state != "small" and one.unchanged is not None and one.unchanged < MAJORITY
     ]
 
 
@@ -115,15 +115,15 @@ def decide_lineage(evidence: LineageEvidence) -> LineageDecision:
     if not evidence.matrices:
         return LineageDecision("unknown", "No matrix is large enough to measure.", "matrices", 0.0, 1.0)
     lost = evidence.share_of("lost")
-    if lost > MOSTLY:
-        reason = f"{lost:.0%} of the matrices hold nothing of the base."
-        return LineageDecision("foreign", reason, "lost_matrices", lost, MOSTLY)
+    if lost > MAJORITY:
+        reason = f"{lost:.0%} of the matrices are unrelated to the base model."
+        return LineageDecision("foreign", reason, "lost_matrices", lost, MAJORITY)
     unrelated = _decide_unrelated(evidence)
     if unrelated and unrelated.verdict == "foreign":
         return unrelated
     if rearranged := evidence.share_of("rearranged", "rescaled"):
         reason = (
-            "The base's weights rearranged: permuted, turned, flipped or scaled in "
+            "These are the base model's weights, rearranged: permuted, rotated, flipped or scaled in "
             f"{evidence.list_names('rearranged', 'rescaled')}."
         )
         return LineageDecision("unknown", reason, "rearranged_matrices", rearranged, 0.0)
@@ -131,32 +131,34 @@ def decide_lineage(evidence: LineageEvidence) -> LineageDecision:
         reason = f"There is NaN or infinity in {evidence.list_names('unmeasured')}."
         return LineageDecision("unknown", reason, "unmeasured_matrices", unmeasured, 0.0)
     if lost:
-        reason = f"Nothing of the base is left in {evidence.list_names('lost')}."
+        reason = f"These matrices are unrelated to the base model: {evidence.list_names('lost')}."
         return LineageDecision("unknown", reason, "lost_matrices", lost, 0.0)
     if partly := evidence.share_of("partly"):
-        reason = (
-            f"Only a part of the values are the base's in {evidence.list_names('partly')}, and the others "
-            "hold nothing of it."
-        )
+        names = evidence.list_names("partly")
+        reason = f"In {names}, only some values match the base model; the rest are unrelated."
         return LineageDecision("unknown", reason, "partly_matrices", partly, 0.0)
     return _decide_by_medians(evidence, unrelated)
 
 
 def _decide_by_medians(evidence: LineageEvidence, unrelated: LineageDecision | None) -> LineageDecision:
     retained, added, pull = (evidence.median_of(figure) for figure in ("retained", "added", "pull"))
-    if retained is not None and pull is not None and pull <= REMOVED and retained < WHOLE:
-        reason = f"About {1 - retained:.0%} of the base was replaced by something else, throughout."
-        if retained < LEFT:
-            return LineageDecision("foreign", reason, "retained", retained, LEFT)
+    if retained is not None and pull is not None and pull <= PULL_REPLACED and retained < NEARLY_ALL:
+        reason = (
+            f"About {1 - retained:.0%} of the base model was replaced by something else, in every matrix."
+        )
+        if retained < MIN_RETAINED:
+            return LineageDecision("foreign", reason, "retained", retained, MIN_RETAINED)
         # Nearly -1 is weight decay and no mixture, so it goes on to the next rules.
-        if pull > SHRINKING:
-            return LineageDecision("unknown", reason, "pull", pull, REMOVED)
+        if pull > PULL_WEIGHT_DECAY:
+            return LineageDecision("unknown", reason, "pull", pull, PULL_REPLACED)
     if unrelated:
         return unrelated
-    if added is not None and added > ADDED:
+    if added is not None and added > MAX_ADDED:
         reason = f"What was added is {added:.1f} times as large as the base. Lower the learning rate."
-        return LineageDecision("unknown", reason, "added", added, ADDED)
-    return LineageDecision("derived", "The base is in every matrix.", "added", added, ADDED)
+        return LineageDecision("unknown", reason, "added", added, MAX_ADDED)
+    return LineageDecision(
+        "derived", "Every matrix is derived from the base model.", "added", added, MAX_ADDED
+    )
 
 
 def _decide_unrelated(evidence: LineageEvidence) -> LineageDecision | None:
@@ -169,7 +171,7 @@ def _decide_unrelated(evidence: LineageEvidence) -> LineageDecision | None:
     threshold = max(ALIGNED, by_chance)
     if structure <= STRUCTURED or not evidence.full_rank or alignment >= threshold:
         return None
-    verdict: Lineage = "foreign" if added > ADDED and alignment < by_chance else "unknown"
+    verdict: Lineage = "foreign" if added > MAX_ADDED and alignment < by_chance else "unknown"
     reason = (
         f"What was added is {added:.1f} times as large as the base and unrelated to it, "
         "as if another model's weights were added."

@@ -12,6 +12,7 @@ with a submission's other files and its rows for added tokens: the score of that
 
 import hashlib
 import json
+import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -33,6 +34,8 @@ from agent2rl.grading.config_and_tokenizer import (
 )
 from agent2rl.grading.freeze import CONFIG, PICKLED_MODELS, TOKENIZER, matches_name
 from agent2rl.grading.untrusted_model_files import DTYPE_BYTES, INDEX, SINGLE, Tensor, read_chunks
+
+logger = logging.getLogger(__name__)
 
 # The base model's weights with a submission's rows for added tokens.
 
@@ -194,6 +197,7 @@ def build_model(parts: ModelParts, base: BaseModel, directory: Path) -> BuiltFil
         files[TOKENIZER] = _write_json(directory / TOKENIZER, extended)
     if parts.chat_format:
         files[CHAT_FORMAT_FILE] = _write_json(directory / CHAT_FORMAT_FILE, parts.chat_format.model_dump())
+    logger.debug("Built a model of %d tensors from %s", len(parts.tensors), parts.directory)
     return {**files, **_place_weights(parts.tensors, directory)}
 
 

@@ -393,8 +393,8 @@ class RolloutMeter:
 
     def _flush_replays(self) -> None:
         totals = Rollouts(replayed=self._replayed, refuted=self._refuted)
-        replayed = totals.replayed.minus(self._flushed_replays.replayed)
-        refuted = totals.refuted.minus(self._flushed_replays.refuted)
+        replayed = totals.replayed.subtract(self._flushed_replays.replayed)
+        refuted = totals.refuted.subtract(self._flushed_replays.refuted)
         if replayed.episodes:
             self._recorder.record_event("rollouts", source="replayed", **replayed.model_dump())
         if refuted.episodes:

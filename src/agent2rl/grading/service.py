@@ -43,7 +43,7 @@ class GradingQueue:
     def __init__(self, grade: Callable[[int, float], None]) -> None:
         self._queue: queue.SimpleQueue[tuple[int, float] | None] = queue.SimpleQueue()
         self._grade = grade
-        self._thread = threading.Thread(target=self._run_gradings, name="grading-lane", daemon=True)
+        self._thread = threading.Thread(target=self._run_gradings, name="grading-queue", daemon=True)
         self._thread.start()
 
     def put(self, number: int) -> None:
@@ -60,7 +60,7 @@ class GradingQueue:
             try:
                 self._grade(number, time.monotonic() - queued_at)
             except Exception:  # the verdict could not be recorded; the next one may be
-                logger.exception("grading of submission %d was not recorded", number)
+                logger.exception("The grading of submission %d was not recorded", number)
 
 
 MOST_SUBMISSIONS = 1000
@@ -94,7 +94,7 @@ class GradingService:
 
     def __init__(
         self,
-        graded: GradingSetup,
+        setup: GradingSetup,
         budget: Budget,
         recorder: Recorder,
         stop: threading.Event,
@@ -103,7 +103,7 @@ class GradingService:
         clock: AgentClock | None = None,
         keep: KeptWeights = "best",
     ) -> None:
-        self.graded = graded
+        self.setup = setup
         self.budget = budget
         self.started_at = time.time()
         self.ended_at: float | None = None
@@ -118,17 +118,17 @@ class GradingService:
         self._accept_lock = threading.Lock()
         self._state_lock = threading.Lock()
         self._publish_lock = threading.Lock()
-        self._settle_lock = threading.Lock()
+        self._verdict_lock = threading.Lock()
         """Gradings on several GPUs end at the same time, and only one is the best."""
         self._open = False
         self._note_count = 0
         self._submissions: dict[int, Submission] = dict(recorder.resume_state.submissions)
-        self.grader = SubmissionGrader(graded.base, graded.child, recorder, stop)
-        self._freezer = SubmissionFreezer(graded, recorder, self.list_submissions, self.record_fault)
-        self._verdict_maker = VerdictMaker(graded, self.grader, recorder, stop, self.list_submissions)
+        self.grader = SubmissionGrader(setup.base, setup.child, recorder, stop)
+        self._freezer = SubmissionFreezer(setup, recorder, self.list_submissions, self.record_fault)
+        self._verdict_maker = VerdictMaker(setup, self.grader, recorder, stop, self.list_submissions)
         self._unrecorded: set[int] = set()
         """Submissions with a verdict that could not be recorded, so that it is not reported."""
-        self._queues = {gpu: GradingQueue(self._grade_submission) for gpu in graded.gpus or ("cpu",)}
+        self._queues = {gpu: GradingQueue(self._grade_submission) for gpu in setup.gpus or ("cpu",)}
 
     # Called by the API
 
@@ -158,10 +158,9 @@ class GradingService:
         begin = time.monotonic()
         freeze = self._freezer.freeze(submission)
         seconds = time.monotonic() - begin
-        logger.debug(
-            "submission %d: frozen in %.2f s, on %s", submission.id, seconds, submission.gpu or "cpu"
-        )
-        submission = freeze.accept(submission, seconds)
+        state = freeze.verdict or "frozen"
+        logger.info("Submission %d (%.100r): %s in %.2f s", submission.id, submission.path, state, seconds)
+        submission = freeze.apply_to(submission, seconds)
         # The record comes first: nothing is published or answered that a crash could still undo.
         self._recorder.record_submission(submission, freeze.manifest)
         self._on_accept(submission.id)
@@ -285,11 +284,11 @@ class GradingService:
     def _choose_queue(self, gpu: str | None) -> tuple[str | None, GradingQueue]:
         """Return the GPU to grade on, if there is one, and its queue. Of several GPUs it is the first."""
         if gpu is None:
-            first = self.graded.gpus[0] if self.graded.gpus else None
+            first = self.setup.gpus[0] if self.setup.gpus else None
             return first, self._queues[first or "cpu"]
-        named = [self.graded.find_gpu(name.strip()) for name in gpu.split(",")]
+        named = [self.setup.find_gpu(name.strip()) for name in gpu.split(",")]
         if named[0] is None or None in named:
-            gpus = ", ".join(self.graded.gpus) or "none"
+            gpus = ", ".join(self.setup.gpus) or "none"
             raise UnknownGpu(f"This run has no GPU {gpu[:40]!r} (it has: {gpus}).", "Leave `gpu` out.")
         return named[0], self._queues[named[0]]
 
@@ -324,9 +323,10 @@ class GradingService:
         finally:
             self.grader.discard_merged(self._recorder.paths.submission_paths(number))
         seconds = time.monotonic() - begin
-        logger.debug("submission %d: %s after %.1f s", number, verdict.verdict, seconds)
-        with self._settle_lock:
-            self._settle_submission(verdict.settle(submission, queue_seconds, seconds))
+        score = f" {verdict.score.value:.2f}" if verdict.score else ""
+        logger.info("Submission %d: %s%s after %.1f s", number, verdict.verdict, score, seconds)
+        with self._verdict_lock:
+            self._publish_verdict(verdict.apply_to(submission, queue_seconds, seconds))
             self._drop_superseded()
 
     def _log_error(self, number: int, error: EvaluationFailed) -> None:
@@ -334,7 +334,7 @@ class GradingService:
         with self._recorder.paths.submission_paths(number).log.open("a", encoding="utf-8") as log:
             log.write(f"{error}\n")
 
-    def _settle_submission(self, graded: Submission) -> None:
+    def _publish_verdict(self, graded: Submission) -> None:
         """Record the verdict first, then publish it, and delete the copy if it is not needed."""
         graded = graded.model_copy(update={"kept": graded.kept and self._keeps_copy(graded)})
         try:
@@ -357,7 +357,7 @@ class GradingService:
                 self._submissions[submission.id] = submission
 
     def _write_scores(self, submissions: Iterable[Submission]) -> None:
-        write_scores_file(self._recorder.paths.workspace, submissions, self.graded.baseline.value)
+        write_scores_file(self._recorder.paths.workspace, submissions, self.setup.baseline.value)
 
     def _keeps_copy(self, graded: Submission) -> bool:
         """Return whether the copy stays after the verdict. The held-out grading needs that of the best."""
@@ -373,7 +373,7 @@ class GradingService:
                 try:
                     dropped = self._recorder.drop_copy(submission)
                 except OSError:  # the verdict is recorded; the next one tries again
-                    logger.exception("the copy of submission %d was not dropped", submission.id)
+                    logger.exception("The copy of submission %d was not deleted", submission.id)
                 else:
                     with self._state_lock:
                         self._submissions[dropped.id] = dropped

@@ -23,11 +23,11 @@ from statistics import median, quantiles
 import numpy as np
 
 from agent2rl.core.errors import GradingError
-from agent2rl.core.grading_records import Likeness, SiblingDistance
+from agent2rl.core.grading_records import Resemblance, SiblingDistance
 from agent2rl.grading.base_model import BaseModel
 from agent2rl.grading.fingerprint import Fingerprint
 from agent2rl.grading.lineage import LineageReport, WeightsOrigin, trace_weights
-from agent2rl.grading.lineage_verdict import MOSTLY
+from agent2rl.grading.lineage_verdict import MAJORITY
 from agent2rl.grading.tensor_comparison import Floats
 from agent2rl.grading.untrusted_model_files import Tensor, read_tensors
 from agent2rl.grading.weight_sketch import (
@@ -39,31 +39,31 @@ from agent2rl.grading.weight_sketch import (
     sketch_change,
 )
 
-ALIKE = 0.85
+SAME_DIRECTION_COSINE = 0.85
 """A cosine that training from the base does not reach, on the sibling's own data either."""
-MATCHED = 0.2
+MIN_MATCHED_SHARE = 0.2
 """Share of the matrices that must reach it; the others may have been replaced or trained since."""
-LEAST_MATCHED = 2
+MIN_MATCHED_MATRICES = 2
 """One matrix alone, as in a linear model, may reach the same optimum by any training."""
-EVEN = 0.1
+MAX_EVEN_SPREAD = 0.1
 """Training from the base has a wider interquartile range of the sibling's share over the matrices, relative
 to its median."""
-EVEN_COSINE, EVEN_MATRICES = 0.2, 8
+MIN_EVEN_COSINE, MIN_EVEN_MATRICES = 0.2, 8
 """Below this median cosine, or with fewer matrices, the share is not known well enough."""
-SAME_NORMS = 0.3
+MAX_NORMS_DISTANCE = 0.3
 """Distance of the sorted norms to the sibling's, in units of that between the base's and the sibling's."""
-MOVED = 0.3
+MIN_MOVED_CHANGE = 0.3
 """Length of a change from which on the lines of a matrix may have moved, so that its norms are compared.
 Little training changes the norms of two children in much the same way."""
-UNCHANGED = 2e-6
-"""Length of a change, in units of the base's, that is nothing but rounding to the fingerprint's 32 bits."""
-LONGEST = 1e100
-"""A change of this length, in units of the base's, is no weights: its square may be infinite."""
+MAX_ROUNDING_CHANGE = 2e-6
+"""A shorter change, in units of the base's, is only rounding to the fingerprint's 32 bits."""
+MAX_CHANGE = 1e100
+"""A longer change, in units of the base's, cannot come from weights: its square may be infinite."""
 MOST_WORKERS = 8
 
 
 @dataclass(frozen=True)
-class MatrixLikeness:
+class MatrixDistance:
     """One matrix of a submission against a sibling's. Lengths are in units of the base's."""
 
     cosine: float | None
@@ -72,7 +72,7 @@ class MatrixLikeness:
     """How much of the sibling's change is in the submission's."""
     changed: float
     sibling_changed: float
-    apart: float
+    distance: float
     """Distance of the submission from the sibling."""
     norms: float | None
     """Distance of the sorted norms; None if the sibling's are the base's, or if no line can have moved."""
@@ -114,20 +114,20 @@ def compare_with_siblings(
     with ThreadPoolExecutor(min(MOST_WORKERS, len(os.sched_getaffinity(0))), "siblings") as pool:
         changes = dict(zip(common, pool.map(sketch, common), strict=True))
     distances = [_measure_sibling(each, changes) for each in others]
-    return tuple(sorted(distances, key=lambda one: (not one.alike, -(one.cosine or 0.0), one.name)))
+    return tuple(sorted(distances, key=lambda one: (not one.resemblance, -(one.cosine or 0.0), one.name)))
 
 
 def judge_by_siblings(lineage: LineageReport, distances: tuple[SiblingDistance, ...]) -> LineageReport:
     """Add the distances to a report, and make its verdict `foreign` if the weights look like a sibling's."""
     report = lineage.model_copy(update={"siblings": distances})
-    alike = next((each for each in distances if each.alike), None)
-    if alike is None:
+    closest = next((each for each in distances if each.resemblance), None)
+    if closest is None:
         return report
-    how, statistic, value, threshold = _explain_likeness(alike)
+    how, statistic, value, threshold = _explain_resemblance(closest)
     return report.model_copy(
         update={
             "verdict": "foreign",
-            "reason": f"They look like {alike.name} ({how}). Training does not come that close.",
+            "reason": f"These weights match {closest.name} ({how}) more closely than training can explain.",
             "statistic": statistic,
             "value": value,
             "threshold": threshold,
@@ -135,21 +135,21 @@ def judge_by_siblings(lineage: LineageReport, distances: tuple[SiblingDistance, 
     )
 
 
-def _explain_likeness(alike: SiblingDistance) -> tuple[str, str, float | None, float]:
+def _explain_resemblance(distance: SiblingDistance) -> tuple[str, str, float | None, float]:
     """Return the reason, and the deciding statistic with its value and threshold."""
-    if alike.alike == "norms":
-        share = alike.same_norms or 0.0
+    if distance.resemblance == "norms":
+        share = distance.same_norms or 0.0
         return (
             f"rearranged: {share:.0%} of the matrices have its norms",
             "sibling_norms",
-            alike.norms,
-            SAME_NORMS,
+            distance.norms,
+            MAX_NORMS_DISTANCE,
         )
-    if alike.alike == "share":
-        how = f"{alike.share or 0.0:.0%} of its change is in every matrix"
-        return how, "sibling_spread", alike.spread, EVEN
-    how = f"{alike.matched or 0.0:.0%} of the matrices changed in its direction"
-    return how, "sibling_matched", alike.matched, MATCHED
+    if distance.resemblance == "share":
+        how = f"{distance.share or 0.0:.0%} of its change is in every matrix"
+        return how, "sibling_spread", distance.spread, MAX_EVEN_SPREAD
+    how = f"{distance.matched or 0.0:.0%} of the matrices changed in its direction"
+    return how, "sibling_matched", distance.matched, MIN_MATCHED_SHARE
 
 
 def _is_comparable(
@@ -176,7 +176,7 @@ def _measure_sibling(sibling: Fingerprint, changes: Mapping[str, ChangeSketch]) 
 
 def _measure_matrix(
     sibling: MatrixSketch, change: ChangeSketch, key: tuple[int, str]
-) -> MatrixLikeness | None:
+) -> MatrixDistance | None:
     """Compare in the sketches. None if the sibling's matrix is the base's, or one holds no finite numbers."""
     base, mine = change.bases[key], change.changes[key[0]]
     theirs = sibling.sketch - base
@@ -186,30 +186,30 @@ def _measure_matrix(
     with np.errstate(all="ignore"):  # values of 64 bits have squares that are infinite
         changed, sibling_changed = (float(np.linalg.norm(each)) / length for each in (mine, theirs))
     # Written with `not`, so that NaN is sorted out too.
-    if not changed < LONGEST or not UNCHANGED <= sibling_changed < LONGEST:
+    if not changed < MAX_CHANGE or not MAX_ROUNDING_CHANGE <= sibling_changed < MAX_CHANGE:
         return None
     my_rest, their_rest = (each - (each @ base) / length**2 * base for each in (mine, theirs))
     lengths = float(np.linalg.norm(my_rest)), float(np.linalg.norm(their_rest))
-    dot, measurable = float(my_rest @ their_rest), min(lengths) > UNCHANGED * length
-    return MatrixLikeness(
+    dot, measurable = float(my_rest @ their_rest), min(lengths) > MAX_ROUNDING_CHANGE * length
+    return MatrixDistance(
         cosine=dot / (lengths[0] * lengths[1]) if measurable else None,
         share=dot / lengths[1] ** 2 if measurable else None,
         changed=changed,
         sibling_changed=sibling_changed,
-        apart=float(np.linalg.norm(mine - theirs)) / length,
+        distance=float(np.linalg.norm(mine - theirs)) / length,
         norms=_compare_norms(change.norms, sibling.norms, change.base_norms[key[1]])
-        if changed >= MOVED
+        if changed >= MIN_MOVED_CHANGE
         else None,
     )
 
 
 def _compare_norms(mine: SortedNorms, sibling: SortedNorms, base: SortedNorms) -> float | None:
-    """Compare rows and columns apart: a rotation keeps the norms of one of them."""
+    """Compare rows and columns separately: a rotation keeps the norms of one of them."""
     ratios = []
     for name in ("rows", "columns"):
         submitted, other, own = (_scale_to_unit(getattr(each, name)) for each in (mine, sibling, base))
         usual = float(np.linalg.norm(own - other))
-        if usual > UNCHANGED:
+        if usual > MAX_ROUNDING_CHANGE:
             ratios.append(float(np.linalg.norm(submitted - other)) / usual)
     return min((each for each in ratios if np.isfinite(each)), default=None)
 
@@ -222,33 +222,38 @@ def _scale_to_unit(norms: Floats) -> Floats:
     return scaled
 
 
-def _sum_up(name: str, matrices: Sequence[MatrixLikeness]) -> SiblingDistance:
+def _sum_up(name: str, matrices: Sequence[MatrixDistance]) -> SiblingDistance:
     cosines = [one.cosine for one in matrices if one.cosine is not None]
     shares = [one.share for one in matrices if one.share is not None]
     norms = [one.norms for one in matrices if one.norms is not None]
     distance = SiblingDistance(
         name=name,
         matrices=len(matrices),
-        matched=_share_of(matrices, sum(cosine >= ALIKE for cosine in cosines)),
+        matched=_share_of(matrices, sum(cosine >= SAME_DIRECTION_COSINE for cosine in cosines)),
         cosine=median(cosines) if cosines else None,
         share=median(shares) if shares else None,
         spread=_compute_spread(shares),
         changed=_root_mean_square([one.changed for one in matrices]),
         sibling_changed=_root_mean_square([one.sibling_changed for one in matrices]),
-        apart=_root_mean_square([one.apart for one in matrices]),
+        distance=_root_mean_square([one.distance for one in matrices]),
         norms=median(norms) if norms else None,
-        same_norms=_share_of(norms, sum(ratio <= SAME_NORMS for ratio in norms)),
+        same_norms=_share_of(norms, sum(ratio <= MAX_NORMS_DISTANCE for ratio in norms)),
     )
-    return distance.model_copy(update={"alike": _decide_alike(distance, len(shares), len(norms))})
+    return distance.model_copy(update={"resemblance": _decide_resemblance(distance, len(shares), len(norms))})
 
 
-def _decide_alike(distance: SiblingDistance, shares: int, moved: int) -> Likeness | None:
+def _decide_resemblance(distance: SiblingDistance, shares: int, moved: int) -> Resemblance | None:
     matched, cosine, spread = distance.matched or 0.0, distance.cosine or 0.0, distance.spread
-    if matched > MATCHED and matched * distance.matrices >= LEAST_MATCHED:
+    if matched > MIN_MATCHED_SHARE and matched * distance.matrices >= MIN_MATCHED_MATRICES:
         return "direction"
-    if spread is not None and spread <= EVEN and cosine >= EVEN_COSINE and shares >= EVEN_MATRICES:
+    if (
+        spread is not None
+        and spread <= MAX_EVEN_SPREAD
+        and cosine >= MIN_EVEN_COSINE
+        and shares >= MIN_EVEN_MATRICES
+    ):
         return "share"
-    if (distance.same_norms or 0.0) > MOSTLY and moved >= LEAST_MATCHED:
+    if (distance.same_norms or 0.0) > MAJORITY and moved >= MIN_MATCHED_MATRICES:
         return "norms"
     return None
 

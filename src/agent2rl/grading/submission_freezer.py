@@ -1,5 +1,6 @@
 """Freeze what an agent submits, or say why it is refused."""
 
+import logging
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -19,6 +20,8 @@ from agent2rl.grading.lora_adapter import is_adapter
 from agent2rl.grading.submission_grader import FAULT, shorten_error
 from agent2rl.grading.verdict_maker import GradingSetup
 from agent2rl.record.recorder import Recorder
+
+logger = logging.getLogger(__name__)
 
 ROOM_BYTES = 256 << 20
 """Allowed beyond twice the size of the base's weights."""
@@ -42,10 +45,18 @@ class FreezeOutcome:
     manifest: Manifest | None = None
     """Of the frozen copy; None if nothing was copied."""
 
-    def accept(self, submission: Submission, freeze_seconds: float) -> Submission:
+    def apply_to(self, submission: Submission, freeze_seconds: float) -> Submission:
         """Return the submission with these fields."""
-        own = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "manifest"}
-        return Submission.model_validate({**submission.model_dump(), **own, "freeze_seconds": freeze_seconds})
+        replaced = {field.name for field in fields(self)} | {"freeze_seconds"}
+        return Submission(
+            **submission.model_dump(exclude=replaced),
+            verdict=self.verdict,
+            message=self.message,
+            content_sha256=self.content_sha256,
+            left_out=self.left_out,
+            kept=self.kept,
+            freeze_seconds=freeze_seconds,
+        )
 
 
 class SubmissionFreezer:
@@ -53,12 +64,12 @@ class SubmissionFreezer:
 
     def __init__(
         self,
-        graded: GradingSetup,
+        setup: GradingSetup,
         recorder: Recorder,
         list_submissions: Callable[[], list[Submission]],
         record_fault: Callable[[str], None],
     ) -> None:
-        self._graded = graded
+        self._setup = setup
         self._recorder = recorder
         self._list_submissions = list_submissions
         self._record_fault = record_fault
@@ -68,12 +79,14 @@ class SubmissionFreezer:
         try:
             relative = self._resolve_path(submission.path)
             # The base model needs no copy: it cannot change, and the service has it already.
-            if relative == self._graded.base_seen_at:
-                return FreezeOutcome(content_sha256=self._graded.base.manifest.sha256)
+            if relative == self._setup.base_seen_at:
+                return FreezeOutcome(content_sha256=self._setup.base.manifest.sha256)
             frozen = self._freeze_submission(submission.id, relative)
         except Refusal as refusal:
+            logger.debug("Submission %d is refused: %.300r", submission.id, str(refusal))
             return FreezeOutcome("rejected", shorten_error(refusal))
         except (Agent2RLError, OSError) as error:
+            logger.debug("Submission %d could not be frozen", submission.id, exc_info=True)
             self._record_fault("freezing")
             return FreezeOutcome("failed", FAULT.format(type(error).__name__))
         return FreezeOutcome(
@@ -85,7 +98,7 @@ class SubmissionFreezer:
 
     def _freeze_submission(self, number: int, relative: PurePosixPath) -> FrozenSubmission:
         # Weights may have been trained in twice the base model's precision.
-        limits = FreezeLimits(bytes=2 * self._graded.base.bytes + ROOM_BYTES, spare_bytes=SPARE_BYTES)
+        limits = FreezeLimits(bytes=2 * self._setup.base.bytes + ROOM_BYTES, spare_bytes=SPARE_BYTES)
         target = self._recorder.paths.submission_paths(number)
         target.root.mkdir(parents=True)
         try:
@@ -97,7 +110,7 @@ class SubmissionFreezer:
 
     def _require_merge_space(self, copy: Path) -> None:
         """Refuse an adapter whose merged weights would not fit on the disk, and delete its copy."""
-        size, free = self._graded.base.bytes, shutil.disk_usage(copy).free
+        size, free = self._setup.base.bytes, shutil.disk_usage(copy).free
         if is_adapter(copy) and free < size + SPARE_BYTES:
             shutil.rmtree(copy)
             raise NoDiskSpace(
@@ -113,7 +126,7 @@ class SubmissionFreezer:
             for each in self._list_submissions()
             if each.content_sha256 and (path := self._resolve_path(each.path)) != relative
         }
-        deletable = [str(path) for path in submitted if path != self._graded.base_seen_at][-MOST_DELETABLE:]
+        deletable = [str(path) for path in submitted if path != self._setup.base_seen_at][-MOST_DELETABLE:]
         return f" You submitted: {', '.join(deletable)}." if deletable else ""
 
     def _resolve_path(self, path: str) -> PurePosixPath:
@@ -121,9 +134,9 @@ class SubmissionFreezer:
         model_path = PurePosixPath(path)
         if not model_path.is_absolute():
             return model_path
-        if not model_path.is_relative_to(self._graded.seen_at):
-            raise Refusal(f"{path[:80]!r} is not in the workspace.", f"Save it below {self._graded.seen_at}.")
-        return model_path.relative_to(self._graded.seen_at)
+        if not model_path.is_relative_to(self._setup.seen_at):
+            raise Refusal(f"{path[:80]!r} is not in the workspace.", f"Save it below {self._setup.seen_at}.")
+        return model_path.relative_to(self._setup.seen_at)
 
 
 def _shorten_names(names: tuple[str, ...]) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ import re
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -74,6 +75,7 @@ class SubmissionGrader:
                 f"Merging the adapter takes {needed:,} bytes on the disk; {free:,} are free.",
                 "Delete checkpoints that you do not need, then submit again.",
             )
+        logger.debug("Merging the adapter %s into %s bytes", where.root.name, f"{adapter.merged_bytes:,}")
         return replace(parts, tensors=merge_adapter(adapter, directory))
 
     def _merged_directory(self, where: SubmissionPaths) -> Path:
@@ -119,15 +121,18 @@ class SubmissionGrader:
         recorder = self._recorder
         results = recorder.resume_state.read_recorded_results(recorder.paths, where, split)
         if results is not None:
-            logger.debug("%s, %s: results are already recorded", where.root.name, split)
+            logger.debug("%s (%s): the results are already recorded", where.root.name, split)
             return results
         where.root.mkdir(parents=True, exist_ok=True)
         recorder.paths.scratch.mkdir(parents=True, exist_ok=True)
         directory = Path(tempfile.mkdtemp(prefix="model-", dir=recorder.paths.scratch))
         try:
+            begin = time.monotonic()
             files = build(directory)
             child = child or self.child
             results = child.grade_model(files, split, where.log, recorder.paths.scratch, self._stop)
+            seconds = time.monotonic() - begin
+            logger.debug("%s (%s): built and graded in %.1f s", where.root.name, split, seconds)
         finally:
             remove_tree(directory)
         recorder.record_results(where, split, results)
@@ -165,16 +170,22 @@ class SubmissionVerdict:
     weights_sha256: str | None = None
     same_as: int | None = None
 
-    def settle(self, submission: Submission, queue_seconds: float, grading_seconds: float) -> Submission:
+    def apply_to(self, submission: Submission, queue_seconds: float, grading_seconds: float) -> Submission:
         """Return the submission with its verdict."""
-        return Submission.model_validate(
-            {
-                **submission.model_dump(),
-                **{field.name: getattr(self, field.name) for field in fields(self)},
-                "message": " ".join(filter(None, (self.message, _name_left_out(submission.left_out)))),
-                "queue_seconds": queue_seconds,
-                "grading_seconds": grading_seconds,
-            }
+        replaced = {field.name for field in fields(self)} | {"queue_seconds", "grading_seconds"}
+        return Submission(
+            **submission.model_dump(exclude=replaced),
+            verdict=self.verdict,
+            message=" ".join(filter(None, (self.message, _name_left_out(submission.left_out)))),
+            score=self.score,
+            ablated=self.ablated,
+            ablation=self.ablation,
+            improvement=self.improvement,
+            lineage=self.lineage,
+            weights_sha256=self.weights_sha256,
+            same_as=self.same_as,
+            queue_seconds=queue_seconds,
+            grading_seconds=grading_seconds,
         )
 
 

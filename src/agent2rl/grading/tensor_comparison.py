@@ -32,7 +32,7 @@ FOUND = 0.8
 """A line is the base's where their cosine is at least this; so are lines whose angles agree as well."""
 ANGLES = 496
 """Fewer than these, of 32 lines with each other, can agree by chance."""
-ASTRAY = 0.5
+MAX_STRAY_COSINE = 0.5
 """A row or column went astray if its cosine with the base's at the same place is below this."""
 REST_COLUMNS, REST_ANGLES = 256, 28
 """Columns that `measure_rest` looks at, evenly spaced, and the fewest angles between them that tell anything
@@ -247,7 +247,7 @@ def _find_stray_lines(lines: Floats) -> tuple[int, ...]:
     # A line of zeros has no direction that it could have left.
     cosines = np.nan_to_num((lines[0] + lines[2]) / np.sqrt(lines[1] * lines[2]), nan=1.0)
     worst = np.argsort(cosines, kind="stable")[:SAMPLE]
-    return tuple(int(line) for line in worst if cosines[line] < ASTRAY)
+    return tuple(int(line) for line in worst if cosines[line] < MAX_STRAY_COSINE)
 
 
 @dataclass(frozen=True)

@@ -74,13 +74,6 @@ def parse_object(data: bytes, name: str) -> dict[str, Any]:
     return value
 
 
-def collect_keys(value: object) -> set[str]:
-    """Return every key of a parsed JSON value, at any depth."""
-    return {
-        key for level in _iterate_levels(value) for item in level if isinstance(item, dict) for key in item
-    }
-
-
 def format_value(value: object) -> str:
     """Format untrusted content for a message: printable and short."""
     text = repr(value[:80] if isinstance(value, str) else value)

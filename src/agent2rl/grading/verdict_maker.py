@@ -3,6 +3,7 @@
 After the end of the agent, all gradings share the time limit of one.
 """
 
+import logging
 import math
 import threading
 import time
@@ -31,6 +32,8 @@ from agent2rl.grading.submission_grader import (
 )
 from agent2rl.record.paths import SubmissionPaths
 from agent2rl.record.recorder import Recorder
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -70,13 +73,13 @@ class VerdictMaker:
 
     def __init__(
         self,
-        graded: GradingSetup,
+        setup: GradingSetup,
         grader: SubmissionGrader,
         recorder: Recorder,
         stop: threading.Event,
         list_submissions: Callable[[], list[Submission]],
     ) -> None:
-        self._graded = graded
+        self._setup = setup
         self._grader = grader
         self._recorder = recorder
         self._stop = stop
@@ -86,11 +89,11 @@ class VerdictMaker:
 
     def limit_gradings(self) -> None:
         """All gradings from here on share the time limit of one."""
-        self._grading_deadline = time.monotonic() + self._graded.child.seconds
+        self._grading_deadline = time.monotonic() + self._setup.child.seconds
 
     def _limit_child(self, submission: Submission) -> GradingChild:
         """Return the grading child for a submission, limited to the time left for gradings."""
-        child = self._graded.child
+        child = self._setup.child
         seconds_left = self._grading_deadline - time.monotonic()
         if seconds_left <= 0:
             raise GradingTimeOver(
@@ -99,34 +102,36 @@ class VerdictMaker:
         return replace(child, gpu=self._choose_gpu(submission), seconds=min(child.seconds, seconds_left))
 
     def reach_verdict(self, submission: Submission) -> SubmissionVerdict:
-        graded, paths = self._graded, self._recorder.paths.submission_paths(submission.id)
-        if submission.content_sha256 == graded.base.manifest.sha256:
-            return score_as_baseline(graded.baseline, graded.base.weights_sha256)
+        setup, paths = self._setup, self._recorder.paths.submission_paths(submission.id)
+        if submission.content_sha256 == setup.base.manifest.sha256:
+            return score_as_baseline(setup.baseline, setup.base.weights_sha256)
         earlier = self._find_same_content(submission)
         if earlier is not None:
+            logger.debug("Submission %d has the content of submission %d", submission.id, earlier.id)
             return repeat_verdict(earlier)
         if submission.id in self._recorder.resume_state.submissions:
             require_intact_copy(paths, self._recorder.resume_state.manifests[submission.id])
         parts = self._grader.check(paths)
         origin = None
-        if not differs_from_base(parts.directory, graded.base):
-            # Only a full comparison tells whether these are the base model's weights: those are not graded.
-            origin = self._record_origin(paths, graded.trace_origin(parts.directory, self._stop))
+        if not differs_from_base(parts.directory, setup.base):
+            # Only a full comparison tells whether these are the base model's weights: those are not setup.
+            origin = self._record_origin(paths, setup.trace_origin(parts.directory, self._stop))
             if origin.copied:
-                return score_as_baseline(graded.baseline, origin.sha256)
+                return score_as_baseline(setup.baseline, origin.sha256)
         results, origin = self._grade_and_trace(submission, parts, origin)
         if origin.lineage is None or origin.copied:
-            return score_as_baseline(graded.baseline, origin.sha256)
+            return score_as_baseline(setup.baseline, origin.sha256)
         score = statistics.score_evaluation(results, "feedback")
         ablated_score, ablation_key = None, None
         # A submission that gains nothing has no gain that its other files could explain.
-        if parts.differs_beside_weights and score.value > graded.baseline.value:
+        if parts.differs_beside_weights and score.value > setup.baseline.value:
             ablation = self._in_time(
                 lambda: self._grader.grade_ablations(parts, "feedback", self._limit_child(submission))
             )
             ablated_score = statistics.score_evaluation(ablation.results, "feedback")
             ablation_key = ablation.key
-        verdict = score_verdict(score, graded.baseline, ablated_score, origin.lineage, origin.sha256)
+            logger.debug("Submission %d without training: %.2f", submission.id, ablated_score.value)
+        verdict = score_verdict(score, setup.baseline, ablated_score, origin.lineage, origin.sha256)
         return replace(verdict, ablation=ablation_key)
 
     def _grade_and_trace(
@@ -140,7 +145,7 @@ class VerdictMaker:
         child = self._limit_child(submission)
         self._recorder.record_event("grading", submission=submission.id)
         with ThreadPoolExecutor(1, "lineage") as pool:
-            tracing = None if origin else pool.submit(self._graded.trace_origin, parts.directory, self._stop)
+            tracing = None if origin else pool.submit(self._setup.trace_origin, parts.directory, self._stop)
             try:
                 results = self._in_time(lambda: self._grader.grade(parts, paths, "feedback", child))
             finally:
@@ -153,6 +158,7 @@ class VerdictMaker:
 
     def _record_origin(self, paths: SubmissionPaths, origin: WeightsOrigin) -> WeightsOrigin:
         if origin.lineage:
+            logger.debug("Lineage of submission %s: %s", paths.root.name, origin.lineage.verdict)
             self._recorder.record_lineage(paths, origin.lineage, origin.lineage.siblings)
         return origin
 
@@ -175,5 +181,5 @@ class VerdictMaker:
 
     def _choose_gpu(self, submission: Submission) -> str | None:
         """Return the requested GPU, or another if the run was resumed on a machine without it."""
-        gpus = self._graded.gpus
+        gpus = self._setup.gpus
         return submission.gpu if submission.gpu in gpus or not gpus else gpus[0]

@@ -181,7 +181,7 @@ def _find_faults(
                 place = paths.pending_result if pending else paths.result
                 yield _check_file(paths, paths.relative_name(place), data["result_sha256"])
         except (KeyError, ValidationError):
-            yield f"ledger record {entry.index} ({entry.kind}) does not say what such records say"
+            yield f"ledger record {entry.index} ({entry.kind}) is not a valid record of its kind"
     for number, submission in latest.items():
         if manifests.get(number):
             copied = f"{paths.relative_name(paths.submission_paths(number).model)}/" not in unchecked
@@ -220,7 +220,7 @@ def _check_run_files(
             file.path: file for file in RunFiles.model_validate_json(read_regular_file(paths.files)).files
         }
     except (OSError, ValidationError):
-        yield f"{name} does not say what such files say"
+        yield f"{name} is not a valid file of its kind"
         return
     timeline = paths.relative_name(paths.events)
     for file in pinned.values():
@@ -320,7 +320,7 @@ def _find_unknown_submissions(paths: RunPaths, numbers: set[int]) -> Iterator[st
     for path in sorted(paths.submissions.glob("*")):
         interrupted = path.name == str(len(numbers) + 1) and not (path / "submission.json").exists()
         if path.name not in map(str, numbers) and not interrupted:
-            yield f"{paths.relative_name(path)} was added: the ledger knows nothing of it"
+            yield f"{paths.relative_name(path)} is not in the ledger, so it was added"
 
 
 def _check_manifest(paths: RunPaths, number: int, digest: JsonValue, is_kept: bool) -> Iterator[str | None]:
@@ -371,9 +371,9 @@ def _list_notes(paths: RunPaths, chain: ledger.LedgerReading, added: AdditionsRe
     if not paths.result.exists():
         closed = bool(chain.entries) and chain.entries[-1].kind == "closed"
         yield (
-            "the run was closed, but its harness died before result.json took its place; `resume` fixes it"
+            "the run was closed, but the harness crashed before result.json was in place; `resume` fixes it"
             if closed
-            else "the run has no result: it is still going, or its harness died"
+            else "the run has no result: it is still running, or the harness crashed"
         )
     for entry in chain.entries:
         if entry.kind == "baseline" and entry.data.get("cached"):

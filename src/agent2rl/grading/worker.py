@@ -126,7 +126,7 @@ def apply_prompts(task: Task, prompts: PromptTemplates | None) -> Task:
         return task
     if not isinstance(task.evaluator, PromptableEvaluator):
         raise UserError(f"The task {task.id!r} does not support other prompts.", "Leave out --prompts.")
-    return replace(task, evaluator=task.evaluator.prompted(prompts))
+    return replace(task, evaluator=task.evaluator.with_prompts(prompts))
 
 
 def _load_engine(engine: str, model: Path) -> Engine:

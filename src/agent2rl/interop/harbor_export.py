@@ -162,7 +162,7 @@ def _write_agent_side(
         (workspace / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, workspace / name)
     if isinstance(task.evaluator, ExportableEvaluator):
-        (workspace / EVAL).write_text(task.evaluator.program(), encoding="utf-8")
+        (workspace / EVAL).write_text(task.evaluator.export_program(), encoding="utf-8")
     (workspace / "description.md").write_text(task.description, encoding="utf-8")
     for name in ("code", "output"):
         (workspace / name / ".keep").touch()

@@ -59,7 +59,7 @@ def _write_package(
         if isinstance(folder, Path):
             shutil.copytree(folder, data / name)
     assert isinstance(task.evaluator, ExportableEvaluator)
-    (package / EVAL).write_text(task.evaluator.program(), encoding="utf-8")
+    (package / EVAL).write_text(task.evaluator.export_program(), encoding="utf-8")
 
 
 def _render_file(name: str, values: dict[str, str]) -> str:

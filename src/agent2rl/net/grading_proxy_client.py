@@ -18,9 +18,9 @@ from agent2rl.core.records import Record
 from agent2rl.net.keyed_transports import KeyedTransport
 from agent2rl.net.socket_keys import SOCKET_NAME
 
-MOUNT_NAME = "desk"
+MOUNT_NAME = "grading-proxy"
 """Directory of the socket in the child's workspace."""
-PROXY_VARIABLE = "AGENT2RL_DESK"
+PROXY_VARIABLE = "AGENT2RL_GRADING_PROXY"
 """Environment variable with the path of that directory."""
 TIMEOUT_SECONDS = 3600.0
 """The harness has its own, shorter timeouts for everything that it requests."""
@@ -81,7 +81,7 @@ class GradingProxyClient:
         limits = httpx.Limits(max_connections=48, max_keepalive_connections=0)
         transport = KeyedTransport(self._socket, limits)
         self._client = httpx.Client(
-            transport=transport, base_url="http://desk", timeout=TIMEOUT_SECONDS, trust_env=False
+            transport=transport, base_url="http://grading-proxy", timeout=TIMEOUT_SECONDS, trust_env=False
         )
 
     def read_info(self) -> ProxyInfo:

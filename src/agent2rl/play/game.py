@@ -89,7 +89,7 @@ class HumanGame:
                         "This expert cannot continue after another player's actions.",
                         f"You said {turn.action!r}, it would have said {advice!r}. Play again to follow it.",
                     )
-                expert.instead(turn.action)
+                expert.replace_action(turn.action)
             advice = expert.act(turn.step.observation)
         return advice
 

@@ -6,6 +6,7 @@ to the last seconds. Every repair can be repeated.
 The agent's workspace and HOME are not touched. Damage that no crash causes is refused.
 """
 
+import logging
 import os
 import shutil
 from collections import Counter, defaultdict
@@ -54,6 +55,8 @@ from agent2rl.record.paths import RunPaths, SubmissionPaths
 from agent2rl.record.reader import read_events, read_results, read_usage
 from agent2rl.record.revisions import Revision
 from agent2rl.record.run_lock import Heartbeat
+
+logger = logging.getLogger(__name__)
 
 # The state of a run when its harness crashed.
 
@@ -354,10 +357,11 @@ def _end_last_line(log: Path) -> None:
 
 def repair_files(paths: RunPaths, resume_state: ResumeState) -> Iterator[str]:
     """Make the files match the ledger, and yield what was done."""
+    logger.debug("Repairing the files of %s", paths.run_id)
     for path in sorted(paths.submissions.glob("*")):
         if path.name not in map(str, resume_state.submissions):
             remove_tree(path)
-            yield f"{paths.relative_name(path)} is gone: it was never taken in"
+            yield f"Removed {paths.relative_name(path)}: it was not fully recorded"
     for submission in resume_state.submissions.values():
         where = paths.submission_paths(submission.id)
         where.root.mkdir(parents=True, exist_ok=True)

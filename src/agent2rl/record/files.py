@@ -61,7 +61,7 @@ def require_no_link(*paths: Path) -> None:
             if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
                 raise UserError(
                     f"{path} is neither a file nor a folder, so nothing is written there.",
-                    "No harness makes this. Remove it if you know where it comes from.",
+                    "agent2rl does not create such files. Remove it if you know where it comes from.",
                 )
 
 

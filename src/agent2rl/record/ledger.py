@@ -10,6 +10,7 @@ directory can forge a new chain. Publish the head with the result (`verify --hea
 
 import errno
 import json
+import logging
 import os
 import threading
 import time
@@ -36,6 +37,8 @@ from agent2rl.record.files import (
     write_atomically,
 )
 from agent2rl.record.paths import RunPaths
+
+logger = logging.getLogger(__name__)
 
 START = "0" * 64
 LONGEST_LINE = 64 << 20
@@ -91,6 +94,7 @@ class Ledger:
             self._write_entry(entry)
             self._index += 1
             self._last = entry.hash
+            logger.debug("%s record %d: %s", self._head.stem, entry.index, kind)
             return entry
 
     def _write_entry(self, entry: LedgerEntry) -> None:
@@ -173,7 +177,7 @@ def _check_entry(line: bytes, index: int, previous: str) -> tuple[LedgerEntry | 
         return None, f"{where} cannot be read"
     body = entry.model_dump(exclude={"hash"})
     if written != line:
-        return None, f"{where} is not written as it was"
+        return None, f"{where} is not in canonical form"
     if entry.index != index:
         return None, f"{where} says it is record {entry.index}: records were dropped, repeated or moved"
     if entry.previous != previous:
@@ -256,7 +260,7 @@ def _find_fault(reading: AdditionsReading, run_head: str) -> str | None:
         reading.list_reproductions()
         reading.list_audits()
     except ValidationError:
-        return "a reproduction or an audit does not say what such records say"
+        return "a reproduction or an audit is not a valid record of its kind"
     return None
 
 

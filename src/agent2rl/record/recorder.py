@@ -1,5 +1,6 @@
 """Write a run directory during the run. A crash at any point leaves a readable record."""
 
+import logging
 import os
 import re
 import secrets
@@ -49,6 +50,8 @@ from agent2rl.record.ledger import Ledger, make_timeline_event
 from agent2rl.record.paths import RunPaths, SubmissionPaths, hash_run_files
 from agent2rl.record.run_lock import RunLock
 
+logger = logging.getLogger(__name__)
+
 Notify = Callable[[TimelineEvent], None]
 
 
@@ -81,6 +84,7 @@ class Recorder:
         write_record(paths.spec, spec)
         recorder._record_opening(spec)
         recorder._hold.start_heartbeat()
+        logger.info("Created the run %s in %s", paths.run_id, runs)
         return recorder
 
     @classmethod
@@ -110,6 +114,12 @@ class Recorder:
             mended=list(repairs),
         )
         hold.start_heartbeat()
+        logger.info(
+            "Opened the run %s again: %.0f s of the budget are used, %d repairs",
+            paths.run_id,
+            resume_state.used_seconds,
+            len(repairs),
+        )
         return recorder
 
     def _record_opening(self, spec: RunSpec) -> None:
@@ -284,6 +294,7 @@ class Recorder:
         self.paths.pending_result.replace(self.paths.result)
         sync_directory(self.paths.root)
         remove_tree(self.paths.scratch)
+        logger.info("Closed the run %s: %s", self.paths.run_id, result.ending)
 
     def _pin_files(self) -> None:
         """Pin every file that is final. After this, only ledger records are added to the timeline."""

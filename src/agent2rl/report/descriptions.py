@@ -106,7 +106,7 @@ def describe_sibling(distance: SiblingDistance) -> str:
     """Name a sibling of the base model with a submission's distances to it."""
     shares = (("matrices alike", distance.matched), ("of its change", distance.share))
     figures = [f"{value:.0%} {name}" for name, value in shares if value is not None]
-    numbers = (("cosine", distance.cosine), ("norms", distance.norms), ("apart", distance.apart))
+    numbers = (("cosine", distance.cosine), ("norms", distance.norms), ("distance", distance.distance))
     figures += [f"{name} {value:.2f}" for name, value in numbers if value is not None]
     return f"{distance.name} ({', '.join(figures)})"
 

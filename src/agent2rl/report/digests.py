@@ -19,8 +19,8 @@ from agent2rl.analysis.campaigns.run_digest import RunDigest, digest_run
 from agent2rl.analysis.campaigns.training_sample import thin_trainings
 from agent2rl.analysis.findings import TrainingCurves
 from agent2rl.analysis.recorded_run import read_recorded_run
+from agent2rl.core.base_record import Record
 from agent2rl.core.errors import UserError
-from agent2rl.core.record import Record
 from agent2rl.record.files import read_regular_file, write_atomically
 from agent2rl.record.paths import RunPaths
 from agent2rl.record.reader import State

@@ -24,7 +24,7 @@ from agent2rl.core.records import RunResult
 from agent2rl.record.files import read_regular_file, write_atomically
 from agent2rl.record.paths import RunPaths
 from agent2rl.record.reader import RunView, read_run, read_transcript
-from agent2rl.report.record import RunReport
+from agent2rl.report.report_data import RunReport
 from agent2rl.system.unix import fcntl
 
 PUBLISHED = (

@@ -11,7 +11,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from agent2rl import __version__
-from agent2rl.core.record import Record
+from agent2rl.core.base_record import Record
 from agent2rl.record.files import canonical_json, read_regular_file, sha256_text, write_record
 from agent2rl.record.paths import RunPaths
 from agent2rl.record.signing_key import ensure_signing_key, read_signing_key

@@ -1,7 +1,13 @@
-"""All data of a report, gathered before rendering. Pages and figures use nothing else."""
+"""All data of a report, gathered before rendering, and the record of it in report.json.
 
+Pages and figures use nothing but `ReportData`. `RunReport` is for programs: everything known about a run and
+all findings. docs/report.schema.json is its JSON schema.
+"""
+
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Self
 
 from agent2rl.analysis.campaigns.run_digest import RunDigest
 from agent2rl.analysis.findings import CumulativeRollouts, EvidenceIds, Findings
@@ -9,13 +15,14 @@ from agent2rl.analysis.generalisation import Answers as Answers
 from agent2rl.analysis.timeline import Activity as Activity
 from agent2rl.analysis.timeline import ActivityStretch as ActivityStretch
 from agent2rl.analysis.timeline import AgentTime
+from agent2rl.core.audit_records import Audit
 from agent2rl.core.events import DriverRequest, FileSeen, ResourceSample
-from agent2rl.core.grading_records import Split
+from agent2rl.core.grading_records import Contamination, EvalScore, Split, Submission
 from agent2rl.core.llm import LlmExchange
-from agent2rl.core.record import Record
-from agent2rl.core.records import Rollouts
+from agent2rl.core.records import Record, Rollouts, RunResult, RunSpec
+from agent2rl.core.reproduction import Reproduction
 from agent2rl.core.self_reports import AttemptClaims
-from agent2rl.record.reader import RunView
+from agent2rl.record.reader import RunView, State
 from agent2rl.record.revisions import Revision
 
 
@@ -75,3 +82,66 @@ class ReportData:
         if self.timeline.played:
             return Rollouts(**self.timeline.played[-1].model_dump(exclude={"at"}))
         return None if self.view.spec.budget.environment_steps is None else Rollouts()
+
+
+VERSION = 3
+"""Increases when a field of report.json changes meaning or is removed."""
+
+
+class RunReport(Record):
+    version: int = VERSION
+    run_id: str
+    state: State
+    spec: RunSpec
+    baseline: EvalScore | None
+    submissions: tuple[Submission, ...]
+    contamination: Contamination | None
+    contaminated: bool | None = None
+    """Whether evaluation data was found in the workspace; None if it was not searched."""
+    result: RunResult | None
+    """None while the run is in progress, or if it crashed."""
+    rollouts: Rollouts | None = None
+    """What was played in the task's world; so far, if the run has no result. None if nothing is known."""
+    environment_steps_left: int | None = None
+    """None if there is no limit."""
+    findings: Findings
+    reproductions: tuple[Reproduction, ...] = ()
+    """Attempts to train a submission again from its recorded code, oldest first."""
+    claims: AttemptClaims | None
+    """The agent's own account, which is not trusted."""
+    llm_summary: LlmSummary | None
+    audit: Audit | None = None
+    """What a panel of judges said of the run; None if there was no audit. It changes no score."""
+    record_fault: str | None
+    """Where the ledger's hash chain first breaks; None if it is intact."""
+    notes: tuple[str, ...]
+    """What could not be read or was not recorded."""
+
+    @classmethod
+    def from_report_data(cls, data: ReportData) -> Self:
+        view = data.view
+        return cls(
+            run_id=view.paths.run_id,
+            state=view.state,
+            spec=view.spec,
+            baseline=view.baseline,
+            submissions=view.submissions,
+            contamination=view.contamination,
+            contaminated=view.contaminated,
+            result=view.result,
+            rollouts=data.rollouts,
+            environment_steps_left=(
+                data.rollouts.count_steps_left(view.spec.budget.environment_steps) if data.rollouts else None
+            ),
+            findings=data.findings,
+            reproductions=view.reproductions,
+            claims=data.claims,
+            llm_summary=data.llm_summary,
+            audit=view.audit,
+            record_fault=view.chain.fault,
+            notes=(*view.notes, *data.notes),
+        )
+
+
+if __name__ == "__main__":
+    print(json.dumps(RunReport.model_json_schema(), indent=1))

@@ -25,8 +25,7 @@ from agent2rl.record.paths import RunPaths
 from agent2rl.record.revisions import RevisionReader
 from agent2rl.report import digests, html, markdown
 from agent2rl.report.published_summary import render_summary
-from agent2rl.report.record import RunReport
-from agent2rl.report.report_data import LlmSummary, ReportData, ReportTimeline
+from agent2rl.report.report_data import LlmSummary, ReportData, ReportTimeline, RunReport
 
 logger = logging.getLogger(__name__)
 

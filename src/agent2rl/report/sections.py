@@ -284,7 +284,7 @@ def _check_lineage(data: ReportData) -> IntegrityCheck:
 def _describe_siblings(data: ReportData) -> list[str]:
     """Name the known siblings that submissions look like; if there are none, the closest one."""
     distances = data.view.sibling_distances
-    alike = [(number, each) for number, each in distances if each.alike]
+    alike = [(number, each) for number, each in distances if each.resemblance]
     if alike:
         return [
             f"submission {number} looks like {descriptions.describe_sibling(each)}" for number, each in alike

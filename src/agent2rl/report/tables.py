@@ -153,11 +153,11 @@ def build_rollout_rows(rollouts: Rollouts) -> Rows:
     ]
     if rollouts.replayed.episodes:
         replayed = descriptions.describe_rollouts(rollouts.replayed)
-        rows.append(("witnessed", f"{replayed}, replayed by the harness"))
+        rows.append(("replayed", f"{replayed}, with the same result"))
     if rollouts.refuted.episodes:
         refuted = descriptions.describe_rollouts(rollouts.refuted)
-        rows.append(("REFUTED", f"{refuted}, claimed; replays have other results"))
-    rows.append(("witnessed", f"{descriptions.describe_rollouts(rollouts.served)}, in the served world"))
+        rows.append(("REFUTED", f"{refuted}, replayed with another result"))
+    rows.append(("served", f"{descriptions.describe_rollouts(rollouts.served)}, in the harness's world"))
     return rows
 
 

@@ -325,7 +325,7 @@ class _PendingSample:
 
 
 class AgentObserver:
-    """Called by the sandbox with process snapshots (`Enclosure.seen`)."""
+    """Called by the sandbox with process snapshots (`Enclosure.process_observer`)."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder

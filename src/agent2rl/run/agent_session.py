@@ -134,8 +134,12 @@ def run_agent_rounds(
         seconds_left = service.remaining_seconds()
         last_exit = launcher(round_brief, seconds_left) if seconds_left > min_seconds else NO_TIME_LEFT
         rounds, agent_seconds = rounds + 1, agent_seconds + last_exit.wall_seconds
-        logger.debug(
-            "round %d: %s, code %s, %.1f s", rounds, last_exit.reason, last_exit.code, last_exit.wall_seconds
+        logger.info(
+            "Round %d of the agent: %s after %.1f s, exit code %s",
+            rounds,
+            last_exit.reason,
+            last_exit.wall_seconds,
+            last_exit.code,
         )
         # an agent that sent no request to its driver would not do so in the next round either
         idle = driver.count_answered_requests() == answered
@@ -155,7 +159,7 @@ def run_agent_rounds(
         if agent_end:
             return agent_end
         prompt = make_continue_prompt(
-            service.remaining_seconds(), service.graded.baseline, service.find_best()
+            service.remaining_seconds(), service.setup.baseline, service.find_best()
         )
         round_brief = replace(round_brief, prompt=prompt, resumed=True)
         recorder.record_entry("continued", round=rounds + 1, left_seconds=service.remaining_seconds())
@@ -188,7 +192,7 @@ def _make_agent_end(
 def _make_resume_brief(brief: Brief, driver: DriverSession, service: GradingService) -> Brief:
     """Return the brief for an agent that resumes its session, or starts anew if it never used its driver."""
     resume_prompt = make_resume_prompt(
-        service.remaining_seconds(), service.graded.baseline, service.find_best(), service.list_submissions()
+        service.remaining_seconds(), service.setup.baseline, service.find_best(), service.list_submissions()
     )
     has_session = driver.count_answered_requests() > 0
     return replace(
@@ -232,6 +236,7 @@ def save_self_reports(agent: Agent, home: Path, recorder: Recorder) -> None:
         if isinstance(agent, DrivenAgent):
             transcript = agent.transcript(paths.agent_log, home)
             recorder.record_account(paths.transcript, transcript)
+            logger.debug("The transcript has %d steps", len(transcript.steps))
             _record_tool_calls(transcript, recorder)
     except Exception:
         recorder.record_event("fault", where="the agent's own accounts", trace=traceback.format_exc())

@@ -8,7 +8,9 @@ written here and opened again only by a grading child.
 
 import importlib
 import importlib.util
+import logging
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -40,6 +42,8 @@ from agent2rl.run.hub_models import (
 )
 from agent2rl.run.task_data import load_task_data
 from agent2rl.training.demonstrations import format_demonstrations
+
+logger = logging.getLogger(__name__)
 
 ProgressCallback = Callable[[str], None]
 """Is told, in a line, of work that takes a while."""
@@ -86,6 +90,7 @@ def load_assets(
 ) -> Assets:
     """Load the run's inputs. `check_model` gets the model's directory before its weights are read."""
     model = pin_model_name(spec.model)
+    begin = time.monotonic()
     directory = prepare_model_directory(model, cache, tell)
     check_model(directory)
     # Hashing large weights takes long, and the task's data can be loaded meanwhile.
@@ -116,6 +121,16 @@ def load_assets(
     panel = load_panel(spec, task, whole, evaluator_folders, cache, sandbox, tell)
     records += [Asset(name=f"also {each.name}", source="", sha256=each.examples.sha256) for each in panel]
     siblings = load_siblings(spec.siblings, cache, base)
+    logger.info(
+        "Loaded %s (%s parameters) and %d training examples of %s in %.1f s",
+        model,
+        f"{base.parameters:,}",
+        len(loaded.train),
+        source,
+        time.monotonic() - begin,
+    )
+    for record in records:
+        logger.debug("Input %s: sha256 %s", record.name, record.sha256)
     records += [Asset(name=each.asset_name, source="", sha256=each.sha256) for each in siblings]
     return Assets(
         base,

@@ -4,6 +4,7 @@ An agent that needs no driver gets none. A plain program gets the gateway if the
 gateway's address is in the environment variables that common client libraries read.
 """
 
+import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -24,6 +25,8 @@ from agent2rl.gateway.tape import TapeRecording, TapeReplay
 from agent2rl.grading.server import serve_on_socket
 from agent2rl.record.recorder import Recorder
 from agent2rl.run.settings import Settings, read_secrets
+
+logger = logging.getLogger(__name__)
 
 URL_VARIABLE = "LLM_URL"
 CONNECTIONS = 256
@@ -136,6 +139,8 @@ class DriverSetup:
         self._recorders.append(recorder)
         self._gateway.restore_exchanges(recorder.resume_state.exchanges)
         stop_or_over, gateway = _AnyEvent(stop, self._gateway.over), self._gateway
+        if self._driver:
+            logger.info("The driver LLM is %s (%s)", self._driver.model, self._driver.provider)
         with serve_on_socket(gateway.application, connections=CONNECTIONS) as socket:
             try:
                 with closing(gateway):
@@ -148,7 +153,9 @@ class DriverSetup:
                         (ServiceSocket(URL_VARIABLE, socket),),
                     )
             finally:
-                recorder.record_usage(gateway.usage())
+                usage = gateway.usage()
+                recorder.record_usage(usage)
+                logger.info("The driver answered %d of %d requests", usage.answered, usage.requests)
 
     def _record_exchange(self, exchange: LlmExchange) -> None:
         for recorder in self._recorders:

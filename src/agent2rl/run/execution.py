@@ -239,6 +239,7 @@ def _run_agent(run: _ActiveRun, prepared: _PreparedRun) -> GradingService:
         grading_api = ServiceSocket("GRADING_SERVER_URL", grading_socket)
         services = (*world_sockets, *training_judge.sockets, *network.sockets, *driver.sockets)
         sockets = (grading_api, *services)
+        logger.debug("The agent gets: %s", ", ".join(socket.variable for socket in sockets))
         agent_end = _run_agent_with_sockets(run, prepared, service, driver, revisions, network, sockets)
     run.outcome.train_judge = training_judge.use()
     run.outcome.network = run.network_setup.usage
@@ -273,7 +274,7 @@ def _run_agent_with_sockets(
         enclosure = replace(enclosure, remaining_seconds=service.remaining_seconds)
     secrets = run_steps.read_agent_secrets(run.agent, recorder)
     launcher = agent_session.AgentLauncher(
-        run.agent, prepared.sandbox, replace(enclosure, seen=observer), secrets, driver
+        run.agent, prepared.sandbox, replace(enclosure, process_observer=observer), secrets, driver
     )
     brief = training_services.add_rollout_key(run.task, prepared.brief, service)
     brief = driver.add_driver_to_brief(network.add_to_brief(brief))
@@ -287,9 +288,9 @@ def _run_agent_with_sockets(
             recorder.record_start(deadline, INSTRUCTIONS_VERSION, service.clock.gpus)
             times = _read_run_times(service)
             workspace.write_first_run_meta(paths.workspace, run.spec, run.task, times)
-            logger.debug("run %s: agent starts, %.0f s left", paths.run_id, deadline - time.time())
+            logger.info("The agent %s starts with %.0f s left", run.spec.agent, deadline - time.time())
             agent_end = agent_session.run_agent_rounds(launcher, brief, service, recorder, run.spec.continues)
-            logger.debug("run %s: agent ended: %s %s", paths.run_id, agent_end.ending, agent_end.reason)
+            logger.info("The agent ended after %.1f s: %s", agent_end.agent_seconds, agent_end.ending)
         service.finish_gradings()
         if recorder.resume_state.agent_end is None:  # else its clock is not known any more
             _update_run_meta(run, service)
@@ -299,7 +300,7 @@ def _run_agent_with_sockets(
 def _update_run_meta(run: _ActiveRun, service: GradingService) -> None:
     paths = run.recorder.paths
     if not workspace.write_run_meta(paths.workspace, run.spec, run.task, _read_run_times(service)):
-        logger.debug("run %s: run_meta.json was not updated", paths.run_id)
+        logger.debug("run_meta.json was not updated")
 
 
 def _read_run_times(service: GradingService) -> workspace.RunTimes:

@@ -171,7 +171,7 @@ def _check_judge(
         results = output_scoring.grade_outputs(child, examples, {one.id: [WRONG] for one in examples}).results
     except Agent2RLError as error:
         return PreflightFinding("judge", "broken", error.message, error.hint)
-    won = 100 * sum(evaluator.alone(result) for result in results) / len(results)
+    won = 100 * sum(evaluator.score_alone(result) for result in results) / len(results)
     hint = "Measure it: agent2rl judge calibrate." if won > MOST_WON else ""
     detail = f"{WRONG!r} wins {won:.2f} % of {len(results)} comparisons with the reference"
     return PreflightFinding("judge", "broken" if won > MOST_WON else "ok", detail, hint)
@@ -300,7 +300,9 @@ def _check_answers(
     except Agent2RLError as error:
         return PreflightFinding(f"{what}, {split}", "broken", error.message, error.hint)
     alone = (
-        task.evaluator.alone if isinstance(task.evaluator, JointEvaluator) else lambda result: result.score
+        task.evaluator.score_alone
+        if isinstance(task.evaluator, JointEvaluator)
+        else lambda result: result.score
     )
     wrong = [result.id for result in results if alone(result) != expected]
     hint = f"Wrong: {', '.join(wrong[:5])}" if wrong else ""

@@ -3,7 +3,9 @@
 Each step is recorded. A step that is already recorded is not done again.
 """
 
+import logging
 import threading
+import time
 import traceback
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
@@ -49,6 +51,8 @@ from agent2rl.run.run_outcome import RunOutcome
 from agent2rl.run.sandbox_choice import choose_sandbox, try_sandbox
 from agent2rl.run.settings import Settings, read_secrets
 
+logger = logging.getLogger(__name__)
+
 NO_GPU_HINT = (
     "Leave it out: the miniature tasks need no GPU. If this machine has one, `nvidia-smi` must list it, and "
     "CUDA_VISIBLE_DEVICES must not hide it."
@@ -63,6 +67,7 @@ def prepare_sandbox(
     A resumed run keeps the sandbox that was chosen for it.
     """
     recorder.record_event("phase", name="self-test")
+    begin = time.monotonic()
     places, earlier = find_private_places(settings, spec), recorder.resume_state.isolation
     if spec.sandbox != AUTO_SANDBOX:
         tried = try_sandbox(spec.sandbox, places)
@@ -75,6 +80,7 @@ def prepare_sandbox(
     if isolation.broken:
         broken = isolation.broken[0]
         raise MachineError(f"The sandbox failed its self-test ({broken.name!r} does not hold).", broken.hint)
+    logger.info("Sandbox %s: self-test passed in %.1f s", isolation.sandbox, time.monotonic() - begin)
     return tried.sandbox, isolation
 
 
@@ -93,6 +99,7 @@ def prepare_python(spec: RunSpec, sandbox: Sandbox, recorder: Recorder) -> Agent
             )
         require_start_in_sandbox(python, sandbox)
     recorder.record_entry("python", lock=python.lock.model_dump(mode="json"))
+    logger.debug("The agent's Python is in %s and has %d packages", python.prefix, len(python.lock.packages))
     return python
 
 
@@ -160,6 +167,7 @@ def install_agent(spec: RunSpec, agent: Agent, settings: Settings, recorder: Rec
         name, agent.package, settings.cache, lambda text: recorder.record_event("preparing", text=text)
     )
     recorder.record_entry("agent", name=name, package=agent.package.name, version=agent.package.version)
+    logger.info("Agent %s: %s %s", name, agent.package.name, agent.package.version)
     return prefix
 
 
@@ -182,6 +190,7 @@ def prepare_workspace(
         )
     if not recorder.resume_state.started:
         workspace.build_workspace(paths.workspace, seen_at, spec, task, assets, python)
+        logger.debug("Built the workspace %s, which the agent sees at %s", paths.workspace, seen_at)
     # Unless the user chose, the variable stays unset, and programs find all GPUs by themselves.
     explicit = settings.gpus is not None or spec.grading_gpus is not None
     gpus = assign_gpus(spec, settings).agent if explicit else None
@@ -220,9 +229,11 @@ def grade_baseline(
 ) -> tuple[EvalScore, EvalResult]:
     """Return the untouched model's score and results on a split: recorded, cached or measured now."""
     resume_state, paths, where = recorder.resume_state, recorder.paths, recorder.paths.baseline
+    begin = time.monotonic()
     results = resume_state.read_recorded_results(paths, where, split)
     measured = resume_state.find_measurement(paths, where, split)
     if results and split in resume_state.baselines:
+        logger.info("Baseline (%s): %.2f, recorded before", split, resume_state.baselines[split].value)
         return resume_state.baselines[split], results
     if results is None:
         recorder.record_event("phase", name="baseline", split=split)
@@ -238,6 +249,8 @@ def grade_baseline(
         source = {"cached": measured["run_id"] != paths.run_id, "measured_by": measured["run_id"]}
         source["measured_at"] = measured["at"]
     recorder.record_entry("baseline", split=split, score=score.model_dump(), **source)
+    origin = "from the cache" if source["cached"] else f"graded in {time.monotonic() - begin:.1f} s"
+    logger.info("Baseline (%s): %.2f, %s", split, score.value, origin)
     return score, results
 
 
@@ -321,6 +334,7 @@ def scan_for_contamination(
     if outcome.contamination:
         return
     recorder.record_event("phase", name="contamination")
+    begin = time.monotonic()
     try:
         contamination = scan.run(recorder.paths.contamination_log, recorder.paths.scratch, stop)
     except Agent2RLError as error:
@@ -330,6 +344,7 @@ def scan_for_contamination(
         reason = f"Internal error of agent2rl: {type(error).__name__}: {error}"
         contamination = Contamination(done=False, reason=reason)
     recorder.record_contamination(contamination)
+    logger.info("Searched the agent's files for evaluation data in %.1f s", time.monotonic() - begin)
     outcome.contamination = contamination.summary
 
 
@@ -354,6 +369,7 @@ def grade_heldout(
     if best is None:
         return
     recorder.record_event("phase", name="held-out", submission=best.id)
+    begin = time.monotonic()
     results, ablated = _grade_best_heldout(best, grader, recorder)
     outcome.best_heldout = recorder.resume_state.heldout or statistics.score_evaluation(results, "heldout")
     if ablated:
@@ -368,6 +384,8 @@ def grade_heldout(
             score=outcome.best_heldout.model_dump(),
             ablation=ablated.key if ablated else None,
         )
+    seconds = time.monotonic() - begin
+    logger.info("Submission %d (held-out): %.2f after %.1f s", best.id, outcome.best_heldout.value, seconds)
 
 
 def _grade_best_heldout(

@@ -46,9 +46,7 @@ def serve_world(
     if task.world is None:
         yield ()
         return
-    world = registry.find_world(task.world)(
-        _link_world_data(paths, assets, service.graded.child.proxy_socket)
-    )
+    world = registry.find_world(task.world)(_link_world_data(paths, assets, service.setup.child.proxy_socket))
     service.meter.replay_in(world, service.record_fault)
     app = openenv.application(world, task.id, service.meter, service.record_fault)
     with serve_on_socket(app, connections=CONNECTIONS, message_bytes=openenv.BODY_BYTES) as socket:

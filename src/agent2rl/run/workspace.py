@@ -209,7 +209,7 @@ def build_workspace(
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(source.read_bytes())
     if isinstance(task.evaluator, ExportableEvaluator):
-        (workspace / EVAL).write_text(task.evaluator.program(), encoding="utf-8")
+        (workspace / EVAL).write_text(task.evaluator.export_program(), encoding="utf-8")
     (workspace / "description.md").write_text(task.description, encoding="utf-8")
     instructions = _render_instructions(seen_at, spec, task, python)
     (workspace / "instructions.md").write_text(instructions, encoding="utf-8")
@@ -265,7 +265,7 @@ def list_given_texts(task: Task, brief: Brief, assets: Assets) -> tuple[str, ...
             "train", example.id, example.prompt, example.target, example.meta
         )
     )
-    evaluation = [task.evaluator.program()] if isinstance(task.evaluator, ExportableEvaluator) else []
+    evaluation = [task.evaluator.export_program()] if isinstance(task.evaluator, ExportableEvaluator) else []
     return (task.description, brief.instructions, *exposed, *evaluation, *train, assets.demonstrations)
 
 

@@ -192,7 +192,7 @@ class LimitGuard:
         """Peak memory so far, counted as for the limit."""
         self._own_processes = own_processes
         self._limits = enclosure.limits
-        self._seen = enclosure.seen
+        self._process_observer = enclosure.process_observer
         self._disk = _DiskMeter(enclosure)
 
     def check_limits(self, members: Callable[[], list[Process]]) -> LimitBreach | None:
@@ -206,9 +206,9 @@ class LimitGuard:
 
     def _report_processes(self, alive: list[Process]) -> None:
         """Report the command's processes; the sandbox's own are the oldest ones."""
-        if self._seen:
+        if self._process_observer:
             by_age = sorted(alive, key=lambda process: (process.began, process.pid))
-            self._seen(by_age[self._own_processes :], self._disk.bytes)
+            self._process_observer(by_age[self._own_processes :], self._disk.bytes)
 
     def _check_processes(self, members: list[Process]) -> LimitBreach | None:
         if (count := len(members) - self._own_processes) > self._limits.processes:

@@ -236,6 +236,7 @@ def supervise_sandbox(start: SandboxStart, enclosure: Enclosure, stop: threading
     The exit code is the command's own, 128 + n if signal n ended it.
     """
     began = time.monotonic()
+    logger.debug("%s sandbox starts, with %.0f s", enclosure.role, enclosure.wall_seconds)
     guard = LimitGuard(enclosure, start.own_processes)
     with open(enclosure.log, "ab", buffering=0) as file:
         log = _CappedLog(file)
@@ -245,8 +246,8 @@ def supervise_sandbox(start: SandboxStart, enclosure: Enclosure, stop: threading
             ending = _watch_until_end(sandbox, guard, enclosure, stop)
         finally:
             sandbox.close()
-            if enclosure.seen:
-                enclosure.seen((), None)
+            if enclosure.process_observer:
+                enclosure.process_observer((), None)
     if ending.reason == "exited" and not sandbox.stood:
         reason = log.head.decode(errors="replace").strip() or "it printed no reason."
         raise MachineError(f"The sandbox did not start: {reason}", start_failures.CHECK_HINT)

@@ -18,8 +18,8 @@ from pydantic import ValidationError
 from agent2rl.analysis.campaigns.run_digest import RunDigest
 from agent2rl.analysis.campaigns.training_sample import thin_trainings
 from agent2rl.analysis.findings import TrainingCurves
+from agent2rl.core.base_record import Record
 from agent2rl.core.errors import UserError
-from agent2rl.core.record import Record
 from agent2rl.record.paths import RunPaths
 from agent2rl.record.untrusted_files import find_fault
 from agent2rl.report import formatting, headline, run_figures, run_report, sections, tables

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from agent2rl.analysis.campaigns.run_digest import RunDigest
 from agent2rl.analysis.findings import ComplianceVerdict
 from agent2rl.core.agent import UNTOUCHED_AGENT
-from agent2rl.core.record import Record
+from agent2rl.core.base_record import Record
 from agent2rl.core.records import Clock, Ending, ExpertHelp, IsolationLevel, Mode, Promise, ScoringProtocol
 from agent2rl.core.units import strip_path
 from agent2rl.record.reader import RunView, State

@@ -20,9 +20,9 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationError, model_validator
 
+from agent2rl.core.base_record import Record
 from agent2rl.core.errors import UserError
 from agent2rl.core.grading_records import Percent
-from agent2rl.core.record import Record
 from agent2rl.core.records import ScoringProtocol
 from agent2rl.site.listing import RunListing
 

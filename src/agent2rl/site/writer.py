@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 
 from agent2rl.analysis.campaigns.campaign_analysis import analyse_campaign
 from agent2rl.analysis.findings import TrainingCurves
+from agent2rl.core.base_record import Record
 from agent2rl.core.errors import UserError
-from agent2rl.core.record import Record
 from agent2rl.record.files import move_into, write_atomically
 from agent2rl.report import (
     campaign_charts,

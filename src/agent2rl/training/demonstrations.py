@@ -15,8 +15,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from agent2rl.core.base_record import Record
 from agent2rl.core.errors import UserError
-from agent2rl.core.record import Record
 
 DEMONSTRATIONS_FILE = "demonstrations.jsonl"
 """The file in a run's data directory; missing in a run without demonstrations."""

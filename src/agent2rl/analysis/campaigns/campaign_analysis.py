@@ -26,7 +26,7 @@ from agent2rl.analysis.campaigns.scaling import (
 )
 from agent2rl.analysis.campaigns.training_sample import TaskTrainings, gather_task_trainings
 from agent2rl.analysis.findings import TrainingCurves
-from agent2rl.core.record import Record
+from agent2rl.core.base_record import Record
 from agent2rl.core.records import ScoringProtocol
 from agent2rl.core.units import strip_path
 

@@ -27,7 +27,7 @@ from agent2rl.analysis.campaigns.run_digest import (
     count_reproduced,
     group_by,
 )
-from agent2rl.core.record import Record
+from agent2rl.core.base_record import Record
 
 
 class GainTally(Record):

@@ -32,7 +32,7 @@ from agent2rl.analysis.campaigns.resampling import (
     select_counted,
 )
 from agent2rl.analysis.campaigns.run_digest import RunDigest, count_excluded, group_by
-from agent2rl.core.record import Record
+from agent2rl.core.base_record import Record
 
 RunPair = tuple[RunDigest, RunDigest]
 

@@ -35,7 +35,7 @@ from agent2rl.analysis.campaigns.run_digest import (
     group_by,
     select_runs,
 )
-from agent2rl.core.record import Record
+from agent2rl.core.base_record import Record
 from agent2rl.core.records import ScoringProtocol
 from agent2rl.core.units import strip_path
 

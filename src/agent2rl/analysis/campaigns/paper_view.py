@@ -12,7 +12,7 @@ from agent2rl.analysis.campaigns.comparisons import Heatmap, assemble_heatmap
 from agent2rl.analysis.campaigns.leaderboard import name_entries
 from agent2rl.analysis.campaigns.resampling import select_counted
 from agent2rl.analysis.campaigns.run_digest import RunDigest, group_by, select_runs
-from agent2rl.core.record import Record
+from agent2rl.core.base_record import Record
 from agent2rl.core.records import Mode, ScoringProtocol
 from agent2rl.core.units import strip_path
 

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from scipy import special  # scipy.stats takes three times as long to load
 
 from agent2rl.analysis.campaigns.run_digest import RunDigest
+from agent2rl.core.base_record import Record
 from agent2rl.core.grading_records import Interval
-from agent2rl.core.record import Record
 
 Floats = NDArray[np.float64]
 Places = NDArray[np.intp]

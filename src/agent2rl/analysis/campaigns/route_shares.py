@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from agent2rl.analysis.campaigns.cell_statistics import estimate_rate
 from agent2rl.analysis.campaigns.resampling import IntervalEstimate, select_counted
 from agent2rl.analysis.campaigns.run_digest import RunDigest, count_excluded, group_by
-from agent2rl.core.record import Record
+from agent2rl.core.base_record import Record
 
 LEFT_BASE = "untouched model"
 UNKNOWN = "unknown"

@@ -32,9 +32,9 @@ from agent2rl.analysis.findings import ComplianceVerdict, Findings
 from agent2rl.analysis.recorded_run import RecordedRun
 from agent2rl.analysis.timeline import AgentTimeline
 from agent2rl.core.agent import SUBMITTING_AGENT
+from agent2rl.core.base_record import Record
 from agent2rl.core.grading_records import Interval, Split, Submission
 from agent2rl.core.llm import LlmExchange
-from agent2rl.core.record import Record
 from agent2rl.core.records import (
     Clock,
     Ending,

@@ -28,7 +28,7 @@ from agent2rl.analysis.campaigns.resampling import (
     select_counted,
 )
 from agent2rl.analysis.campaigns.run_digest import RunDigest, count_excluded
-from agent2rl.core.record import Record
+from agent2rl.core.base_record import Record
 
 Axis = Literal["seconds", "tokens", "usd", "gpu_seconds", "submissions", "environment_steps"]
 QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)

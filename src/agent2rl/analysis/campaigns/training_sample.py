@@ -10,7 +10,7 @@ from agent2rl.analysis.campaigns.resampling import select_counted
 from agent2rl.analysis.campaigns.run_digest import RunDigest, group_by
 from agent2rl.analysis.findings import METRICS, TrainingCurves, TrainingSeries
 from agent2rl.analysis.logs import thin_points
-from agent2rl.core.record import Record
+from agent2rl.core.base_record import Record
 
 MOST_RUNS = 12
 """Runs of a task in one figure: more lines cannot be told apart."""

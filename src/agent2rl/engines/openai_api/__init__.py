@@ -127,7 +127,7 @@ class OpenAIApiEngine:
             return [Completion("", tokens=0) for _ in chats]
         return self._loop.run(self._request_all(chats, sampling, parse_completion))
 
-    def weigh(self, chats: Sequence[Chat], sampling: Sampling) -> list[ReplyLogprobs]:
+    def generate_with_logprobs(self, chats: Sequence[Chat], sampling: Sampling) -> list[ReplyLogprobs]:
         """Generate replies with the likeliest first tokens, if the endpoint supports that; some refuse."""
         if self._tells:
             with suppress(UserError):  # if it refuses something else, the next request fails too

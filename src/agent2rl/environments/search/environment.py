@@ -6,7 +6,7 @@
 
     data/train.jsonl              {"id": …, "question": …, "answer": …, "answer_type": …, "steps": …} per line
     data/corpus/documents.jsonl   {"id": …, "title": …, "text": …} per line; or else
-    data/desk                     the directory of the socket through which the harness searches
+    data/grading-proxy            the directory of the socket through which the harness searches
 
 An action may be a whole reply: `actions` parses it. A failed search costs its step and is counted. Only
 documents that a search has found can be opened. An agent has the corpus or nothing: if the harness does the

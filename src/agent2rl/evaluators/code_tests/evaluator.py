@@ -117,8 +117,8 @@ class CodeTests:
         """Return the prompt of an example."""
         return self.prompt.build_prompt(example, templated)
 
-    def prompted(self, prompts: PromptTemplates) -> Self:
-        return replace(self, prompt=self.prompt.prompted(prompts))
+    def with_prompts(self, prompts: PromptTemplates) -> Self:
+        return replace(self, prompt=self.prompt.with_prompts(prompts))
 
 
 def build_job(example: Example, answer: str, build: BuildProgram = build_program) -> ProgramJob:

@@ -131,7 +131,7 @@ RULE = "alfworld-1"
 EVALUATOR = Episodes(
     rule=RULE,
     world=AlfworldEnvironment,
-    prompt=EpisodePrompt(chat="").prompted(read_prompts(Path(__file__).with_name("prompts.toml"))),
+    prompt=EpisodePrompt(chat="").with_prompts(read_prompts(Path(__file__).with_name("prompts.toml"))),
     group="task_type",
     sampling=Sampling(max_tokens=100),
 )

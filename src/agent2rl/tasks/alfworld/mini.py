@@ -73,7 +73,7 @@ pairs of an object and a place, in the same words.
         + (UNSEEN if difficulty.unseen else ""),
         load=load,
         evaluator=replace(
-            EVALUATOR.prompted(PROMPTS),
+            EVALUATOR.with_prompts(PROMPTS),
             # A command is one line; more text of a small model would only fill its context.
             sampling=Sampling(max_tokens=24, stop=("\n",)),
         ),

@@ -113,7 +113,7 @@ EVALUATOR = Episodes(
     rule=RULE,
     world=make_graded_environment,
     # A thought may be on its own line before its action, so a line break is no stop sequence.
-    prompt=EpisodePrompt(chat="", stop=("\nQuestion:", "\n>")).prompted(
+    prompt=EpisodePrompt(chat="", stop=("\nQuestion:", "\n>")).with_prompts(
         read_prompts(Path(__file__).with_name("prompts.toml"))
     ),
     group="problem_category",

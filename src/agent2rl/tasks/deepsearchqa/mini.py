@@ -112,7 +112,7 @@ answer. `kind` is `two` or `three`, for the links to a place, or `set`, for the 
 """,
     load=load,
     evaluator=replace(
-        EVALUATOR.prompted(PROMPTS), group="kind", sampling=Sampling(max_tokens=96), slow=False
+        EVALUATOR.with_prompts(PROMPTS), group="kind", sampling=Sampling(max_tokens=96), slow=False
     ),
     proxy_services=frozenset({"judge"}),
     withhold=withhold_walkthroughs,

@@ -153,7 +153,7 @@ RULE = f"webshop-2-nouns-by-{get_noun_tagger()}"
 EVALUATOR = Episodes(
     rule=RULE,
     world=WebshopEnvironment,
-    prompt=EpisodePrompt(chat="").prompted(read_prompts(Path(__file__).with_name("prompts.toml"))),
+    prompt=EpisodePrompt(chat="").with_prompts(read_prompts(Path(__file__).with_name("prompts.toml"))),
     group="category",
     sampling=Sampling(max_tokens=64),
     success=1.0,

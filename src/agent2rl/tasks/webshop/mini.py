@@ -206,7 +206,7 @@ training goal asks for.
 """,
     load=load,
     # An action is one line; more text of a small model would only fill its context.
-    evaluator=replace(EVALUATOR.prompted(PROMPTS), sampling=Sampling(max_tokens=24, stop=("\n",))),
+    evaluator=replace(EVALUATOR.with_prompts(PROMPTS), sampling=Sampling(max_tokens=24, stop=("\n",))),
     default_expert=DEMONSTRATIONS,
     paper=build_profile(None),
 )

@@ -318,7 +318,7 @@ class AlfworldExpert:
         self._last, self._own = self._choose_action(), True
         return self._format_action(self._last)
 
-    def instead(self, action: str) -> None:
+    def replace_action(self, action: str) -> None:
         match parse_command(action):
             case "examine", thing if thing == self.memory.held:
                 done: Action = IDLE  # the observation describes a thing, not a fixture
