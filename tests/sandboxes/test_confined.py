@@ -602,6 +602,32 @@ def test_the_promises_hold_without_root_too(ordinary_user: OrdinaryUser) -> None
     assert selftest.NAMES["service"] in held
 
 
+def test_with_gpus_a_command_can_name_its_threads_as_cuda_does_and_write_no_setting_of_the_kernel(
+    cell: SandboxRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CUDA's cuInit fails with error 304 if it cannot. There is no GPU here, so another device stands for it."""
+    monkeypatch.setattr(confined, "list_device_mounts", lambda _: [Mount(Path("/dev/zero"), "/dev/zero")])
+    cell.python(
+        f"""
+        import pathlib, threading
+        def write(path, text):
+            try:
+                pathlib.Path(path).write_text(text)
+            except OSError as error:
+                return type(error).__name__
+            return "written"
+        def name_thread():
+            print(write(f"/proc/self/task/{{threading.get_native_id()}}/comm", "cuda"))
+        thread = threading.Thread(target=name_thread)
+        thread.start()
+        thread.join()
+        print(write("/proc/sys/kernel/core_pattern", "x"), write("/proc/{os.getpid()}/mem", "x"))
+        """,
+        gpus=("0",),
+    )
+    assert cell.log.split() == ["written", "PermissionError", "PermissionError"]
+
+
 def test_daemons_die_when_the_command_ends_by_itself_and_when_it_is_killed(cell: SandboxRunner) -> None:
     token = f"daemon-{uuid.uuid4().hex}"
     assert cell.shell(make_daemon_command(token)).reason == "exited"

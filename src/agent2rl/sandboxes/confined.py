@@ -143,7 +143,10 @@ def list_gaps(version: int, is_root: bool, has_broker: bool) -> dict[str, str]:
         gaps["abstract-sockets"] = "This kernel's Landlock cannot restrict them: it needs Linux 6.12."
     if not is_root:
         same_user = "The command runs as your own user, because the harness is not root."
-        gaps["attributes"] = f"{same_user} Landlock does not restrict modes and times."
+        gaps["attributes"] = (
+            f"{same_user} Landlock does not restrict modes and times. With GPUs, it can also write what your "
+            "processes have in /proc, such as oom_score_adj; their memory stays closed."
+        )
         gaps["given-files"] = f"{same_user} It owns the workspace with all that is in it."
         if version < landlock.TRUNCATES_FROM:
             gaps["read-only"] = f"{same_user} This kernel's Landlock cannot stop it from truncating files."
@@ -362,6 +365,9 @@ def _allow_hardware(rules: "PathRules", enclosure: Enclosure) -> None:
         for device in devices:
             rules.allow(device.source, landlock.DEVICE | landlock.READ_DIRECTORY)
         rules.allow(Path("/sys"), landlock.READ)
+        # CUDA names its threads in /proc/PID/task/TID/comm and gives up (error 304) if it cannot. No
+        # narrower rule holds for processes to come.
+        rules.allow(Path("/proc"), landlock.WRITE_FILE | landlock.TRUNCATE)
     if enclosure.role == "grader":
         for name in view.PROCESSORS:
             rules.allow(Path(name), landlock.READ)
