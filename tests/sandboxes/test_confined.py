@@ -605,7 +605,7 @@ def test_the_promises_hold_without_root_too(ordinary_user: OrdinaryUser) -> None
 def test_with_gpus_a_command_can_name_its_threads_as_cuda_does_and_write_no_setting_of_the_kernel(
     cell: SandboxRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """CUDA's cuInit fails with error 304 if it cannot. There is no GPU here, so another device stands for it."""
+    """CUDA's cuInit fails with error 304 if it cannot. Another device stands for a GPU."""
     monkeypatch.setattr(confined, "list_device_mounts", lambda _: [Mount(Path("/dev/zero"), "/dev/zero")])
     cell.python(
         f"""

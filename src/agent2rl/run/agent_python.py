@@ -19,11 +19,12 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import agent2rl
 from agent2rl.core.errors import UserError
 from agent2rl.core.records import Limits, PythonKind, PythonLock
-from agent2rl.core.sandbox import Command, Enclosure, Mount, Sandbox, SandboxPython
+from agent2rl.core.sandbox import Command, Enclosure, Exit, Mount, Sandbox, SandboxPython
 from agent2rl.record.files import sha256_text
 
 EXPECTED = "Name a virtual environment, a conda prefix, or a project directory with a .venv."
@@ -368,8 +369,11 @@ PROBE_SECONDS = 60.0
 PROBE_LIMITS = Limits(memory_bytes=4 << 30, disk_bytes=1 << 30, processes=64)
 
 
-def require_start_in_sandbox(python: AgentPython, sandbox: Sandbox) -> None:
-    """Start the interpreter in the sandbox; raise UserError if it does not start."""
+def run_in_sandbox(sandbox: Sandbox, program: str, **changes: Any) -> tuple[Exit, str]:
+    """Run a short Python program as an agent's. Return how it ended and the last line that it printed.
+
+    `changes` are further fields of its enclosure.
+    """
     with tempfile.TemporaryDirectory(prefix="agent2rl-python-") as name:
         root = Path(name).resolve()
         for part in ("workspace", "scratch"):
@@ -381,18 +385,25 @@ def require_start_in_sandbox(python: AgentPython, sandbox: Sandbox) -> None:
             log=root / "log",
             wall_seconds=PROBE_SECONDS,
             limits=PROBE_LIMITS,
-            mounts=python.list_mounts(),
-            python=python.make_sandbox_python(),
+            **changes,
         )
-        ended = sandbox.run(Command(("python", "-c", PROBE)), enclosure, threading.Event())
-        lines = enclosure.log.read_text(encoding="utf-8", errors="replace").strip().splitlines() or [""]
+        ended = sandbox.run(Command(("python", "-c", program)), enclosure, threading.Event())
+        lines = enclosure.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    return ended, lines[-1] if lines else ""
+
+
+def require_start_in_sandbox(python: AgentPython, sandbox: Sandbox) -> None:
+    """Start the interpreter in the sandbox; raise UserError if it does not start."""
+    ended, line = run_in_sandbox(
+        sandbox, PROBE, mounts=python.list_mounts(), python=python.make_sandbox_python()
+    )
     if ended.code != 0:
         raise UserError(
-            f"{python.interpreter} does not start in the sandbox: {lines[-1][-300:] or ended.reason}",
+            f"{python.interpreter} does not start in the sandbox: {line[-300:] or ended.reason}",
             "Try it outside: it may need libraries that the sandbox does not show.",
         )
-    if os.path.realpath(lines[-1]) != os.path.realpath(python.prefix):
+    if os.path.realpath(line) != os.path.realpath(python.prefix):
         raise UserError(
-            f"The interpreter of {python.prefix} belongs to another environment, {lines[-1]}.",
+            f"The interpreter of {python.prefix} belongs to another environment, {line}.",
             "Recreate the environment.",
         )

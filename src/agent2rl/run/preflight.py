@@ -18,6 +18,7 @@ from agent2rl.grading.grading_child import GradingChild
 from agent2rl.run import grading_proxy_setup, machine, output_scoring
 from agent2rl.run.agent_python import find_agent_python, require_start_in_sandbox
 from agent2rl.run.assets import prepare_model_directory
+from agent2rl.run.gpu_check import CUDA_HINT, find_gpu_failure
 from agent2rl.run.private_places import find_private_places
 from agent2rl.run.sandbox_choice import (
     NONE_HINT,
@@ -77,6 +78,7 @@ def check_machine(
     gpus = machine.list_visible_gpus(settings.gpus)
     hint = "" if gpus else "The miniature tasks need none."
     yield PreflightFinding("gpu", "ok" if gpus else "missing", f"{len(gpus)} visible", hint)
+    yield from _check_cuda(gpus, tried)
     keys = sorted(read_secrets(KEYS))
     hint = "" if keys else f"Agents driven by an LLM need one of {', '.join(KEYS)}."
     yield PreflightFinding("keys", "ok" if keys else "missing", ", ".join(keys) or "none set", hint)
@@ -88,6 +90,18 @@ def check_machine(
     if sandbox != AUTO_SANDBOX and any(each.isolation.level == "partial" for each in tried):
         better = [each.isolation for each in try_better_sandboxes(sandbox, find_private_places(settings))]
     yield make_verdict([each.isolation for each in tried], better)
+
+
+def _check_cuda(gpus: tuple[str, ...], tried: Sequence[TriedSandbox]) -> Iterator[PreflightFinding]:
+    """Start CUDA in the sandbox that runs use."""
+    working = next((each for each in tried if each.works), None)
+    if not gpus or not working:
+        return
+    name = f"CUDA in {working.isolation.sandbox}"
+    if failure := find_gpu_failure(working.sandbox, gpus):
+        yield PreflightFinding(name, "broken", f"does not start: {failure}", CUDA_HINT)
+    else:
+        yield PreflightFinding(name, "ok", "starts")
 
 
 def check_other_system(system: str, settings: Settings) -> Iterator[PreflightFinding]:

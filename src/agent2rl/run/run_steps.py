@@ -45,6 +45,7 @@ from agent2rl.run.agent_python import (
     require_start_in_sandbox,
 )
 from agent2rl.run.assets import Assets, load_assets
+from agent2rl.run.gpu_check import CUDA_HINT, find_gpu_failure
 from agent2rl.run.package_overlay import DEBIAN_URL, PackageOverlay, can_use_apt
 from agent2rl.run.private_places import PrivateSandbox, find_private_places
 from agent2rl.run.run_outcome import RunOutcome
@@ -81,6 +82,9 @@ def prepare_sandbox(
         broken = isolation.broken[0]
         raise MachineError(f"The sandbox failed its self-test ({broken.name!r} does not hold).", broken.hint)
     logger.info("Sandbox %s: self-test passed in %.1f s", isolation.sandbox, time.monotonic() - begin)
+    if failure := find_gpu_failure(tried.sandbox, assign_gpus(spec, settings).agent):
+        text = f"CUDA does not start in the sandbox {isolation.sandbox} ({failure}). Training uses the CPU."
+        recorder.record_event("warning", text=f"{text} {CUDA_HINT}")
     return tried.sandbox, isolation
 
 
