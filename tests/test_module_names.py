@@ -17,6 +17,7 @@ MODULE_NAME = re.compile(r"\bagent2rl(?:\.[a-z_0-9]+)+")
 STARTED = {
     ("agents.recipe", "agents.recipe.train"): "the agent's program, with another Python",
     ("campaign.jobs", "cli.main"): "each experiment is a command of its own",
+    ("evaluators.code_tests.pool", "evaluators.code_tests.server"): "a program in a sandbox, for Unix alone",
     ("evaluators.published.folder_files", "evaluators.published.download"): "a program in a sandbox",
     ("grading.checks", "engines.prompts.resave"): "a program in a sandbox, without torch",
     ("interop.harbor_verifier", "cli.main"): "Harbor's verifier is a run",

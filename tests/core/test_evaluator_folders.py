@@ -23,7 +23,8 @@ def test_a_grading_reads_what_lies_beside_the_examples_and_the_agent_cannot_find
         f"""
 search = "find / ( -path /proc -o -path /sys ) -prune -o -name {ANSWERS_FILE} -print"
 found = subprocess.run(search.split(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
-say(found=found.splitlines(), told=os.environ.get("AGENT2RL_BESIDE"), verdict=submit(trained("v1")))
+folders = os.environ.get("AGENT2RL_EVALUATOR_FOLDERS")
+say(found=found.splitlines(), told=folders, verdict=submit(trained("v1")))
 """,
         *("--task", TASK, "--budget", "20m"),
         PYTHONPATH=HERE,

@@ -15,7 +15,7 @@ from agent2rl.core.llm import Wire
 from agent2rl.gateway.errors import RequestRefused
 from agent2rl.gateway.gateway import UpstreamTimeouts
 from agent2rl.gateway.in_flight_request import BODY_BYTES, BodyMemoryBudget, RequestBody
-from agent2rl.net.socket_keys import connect_to_socket
+from agent2rl.net.socket_keys import connect_to_socket, read_key
 from tests.gateway.fake_provider import (
     MODEL,
     REAL_KEY,
@@ -694,7 +694,8 @@ def test_hundreds_of_connections_do_not_bring_it_down(provider: FakeProvider) ->
                 line = socket.socket(socket.AF_UNIX)
                 line.setblocking(False)
                 lines.append(line)
-                line.connect_ex(str(agent.socket))
+                if line.connect_ex(str(agent.socket)) == 0:
+                    line.send(read_key(agent.socket))
         finally:
             for line in lines:
                 line.close()
@@ -707,7 +708,7 @@ def is_heard(agent: GatewayClient) -> bool:
     """Whether one more connection finds room, and its turn comes."""
     with socket.socket(socket.AF_UNIX) as line, suppress(ConnectionError):
         if line.connect_ex(str(agent.socket)) == 0:
-            line.sendall(b"GET /nothing HTTP/1.1\r\nHost: x\r\n\r\n")
+            line.sendall(read_key(agent.socket) + b"GET /nothing HTTP/1.1\r\nHost: x\r\n\r\n")
             return line.recv(4) == b"HTTP"
     return False
 

@@ -125,7 +125,7 @@ def test_the_eval_file_of_a_workspace_holds_the_evaluator_itself(name: str) -> N
 def test_the_score_is_success_and_the_reward_stands_beside_it(
     official: Path, splits: Splits, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("AGENT2RL_BESIDE", str(tmp_path))
+    monkeypatch.setenv("AGENT2RL_EVALUATOR_FOLDERS", str(tmp_path))
     (tmp_path / "shop").symlink_to(official)
     some = splits.heldout[:3]
     walks = [one.target.splitlines() for one in some]
@@ -149,7 +149,7 @@ def test_many_episodes_at_once_are_the_episodes_of_one_at_a_time(
     official: Path, splits: Splits, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """With a real model, which says something else to every goal: batches of 1, 5 and 24."""
-    monkeypatch.setenv("AGENT2RL_BESIDE", str(tmp_path))
+    monkeypatch.setenv("AGENT2RL_EVALUATOR_FOLDERS", str(tmp_path))
     (tmp_path / "shop").symlink_to(official)
     evaluator = registry.find_task("webshop").evaluator
     assert isinstance(evaluator, Episodes)

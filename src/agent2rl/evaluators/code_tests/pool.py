@@ -30,7 +30,7 @@ from typing import Self
 import agent2rl
 from agent2rl.core.errors import GradingError
 from agent2rl.core.sandbox import BARE_PYTHON
-from agent2rl.evaluators.code_tests import server, tester
+from agent2rl.evaluators.code_tests import tester
 from agent2rl.evaluators.code_tests.tester import WALL_SECONDS
 
 logger = logging.getLogger(__name__)
@@ -91,7 +91,7 @@ def build_server_command(socket: str, *options: str) -> tuple[str, ...]:
     # The path is taken away after the import, so that no program can import this package.
     code = (
         f"import sys; sys.path.append({str(PACKAGE.parent)!r}); "
-        f"from {server.__name__} import main; sys.path.pop(); main(*sys.argv[1:])"
+        "from agent2rl.evaluators.code_tests.server import main; sys.path.pop(); main(*sys.argv[1:])"
     )
     return (BARE_PYTHON, "-I", "-S", "-c", code, socket, *options)
 
@@ -117,7 +117,7 @@ class ProgramPool:
         except BaseException:
             self.close()
             raise
-        paths = [each.socket for each in self._servers] if sockets is None else sockets
+        paths = [server.socket for server in self._servers] if sockets is None else sockets
         self._workers = [ProgramWorker(path) for path in paths]
 
     @classmethod
@@ -161,8 +161,8 @@ class ProgramPool:
             return
         for worker in self._workers:
             worker.close()
-        for program_server in self._servers:
-            program_server.close()
+        for server in self._servers:
+            server.close()
         if self._home:
             shutil.rmtree(self._home, ignore_errors=True)
 
