@@ -23,7 +23,7 @@ from agent2rl.core.network import (
 from agent2rl.net.socket_keys import connect_to_socket
 from agent2rl.network_proxy.host_dialing import Streams, UpstreamProxy
 from agent2rl.network_proxy.host_rules import HostRules, PackageMirror
-from agent2rl.network_proxy.request_log import NetworkLimits, RequestLog
+from agent2rl.network_proxy.request_log import NetworkLimits, NetworkRequestLog
 from agent2rl.network_proxy.server import NetworkProxy, serve_network_proxy
 
 PUBLIC = "93.184.215.14"
@@ -93,7 +93,7 @@ class SmallInternet:
     dialed: list[str] = field(default_factory=list)
     black_holes: tuple[str, ...] = ()
     """Addresses that never answer."""
-    log: RequestLog | None = None
+    log: NetworkRequestLog | None = None
 
     @property
     def requests(self) -> list[NetworkRequest]:
@@ -154,7 +154,7 @@ def open_internet(
         thread = threading.Thread(target=site.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         internet = SmallInternet(site, addresses=addresses or {})
-        internet.log = RequestLog(record or internet.lines.append, limits, earlier)
+        internet.log = NetworkRequestLog(record or internet.lines.append, limits, earlier)
         rules = HostRules(parse_network_policy(policy), mirrors)
         proxy = NetworkProxy(rules, internet.log, upstream, internet.resolve, internet.dial)
         try:

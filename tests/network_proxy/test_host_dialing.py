@@ -13,7 +13,7 @@ from agent2rl.core.network import (
 from agent2rl.net.socket_keys import connect_to_socket
 from agent2rl.network_proxy.host_dialing import UpstreamProxy
 from agent2rl.network_proxy.host_rules import HostRules, PackageMirror
-from agent2rl.network_proxy.request_log import NetworkLimits, RequestLog
+from agent2rl.network_proxy.request_log import NetworkLimits, NetworkRequestLog
 from agent2rl.network_proxy.server import NetworkProxy, serve_network_proxy
 from tests.network_proxy.small_internet import (
     PUBLIC,
@@ -55,7 +55,7 @@ def test_a_slow_name_server_does_not_hold_up_the_end_of_a_run(monkeypatch: pytes
         answered.wait(60)
         return []
 
-    rules, log = HostRules(parse_network_policy("allow:a.org")), RequestLog(lambda _: None)
+    rules, log = HostRules(parse_network_policy("allow:a.org")), NetworkRequestLog(lambda _: None)
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
     try:
         with serve_network_proxy(NetworkProxy(rules, log)) as path, connect_to_socket(path) as client:

@@ -16,7 +16,7 @@ from agent2rl.network_proxy.host_dialing import parse_upstream_proxy
 from agent2rl.network_proxy.host_rules import (
     HostRules,
     PackageMirror,
-    RequestRefused,
+    PolicyRefusal,
     is_public_address,
     parse_mirror,
 )
@@ -98,7 +98,7 @@ def test_a_policy_allows_its_hosts_and_no_others(policy: str, allowed: list[str]
         rules.require_allowed(host, 443, tunnel=True)
         rules.require_allowed(host, 80, tunnel=False)
     for host in refused:
-        with pytest.raises(RequestRefused, match="does not allow"):
+        with pytest.raises(PolicyRefusal, match="does not allow"):
             rules.require_allowed(host, 443, tunnel=True)
 
 

@@ -64,7 +64,7 @@ class LeftOutFiles(Record):
     reason: Annotated[str, Field(max_length=300)]
 
 
-class Fingerprint(Record):
+class InputFingerprint(Record):
     """The hash of an input: the specification, the model, a split, the agent's Python."""
 
     name: str
@@ -78,7 +78,7 @@ class BundleRecord(Record):
     run_id: str
     ledger_head: str
     """The hash of the last ledger record, for `verify --head`."""
-    fingerprints: tuple[Fingerprint, ...]
+    fingerprints: tuple[InputFingerprint, ...]
     left_out: tuple[LeftOutFiles, ...] = ()
     scrubbed: tuple[ScrubbedFile, ...] = ()
     files: tuple[FileHash, ...]
@@ -105,14 +105,14 @@ class BundleRecord(Record):
         return tuple(file for file in self.files if WEIGHTS.match(file.path))
 
 
-def list_fingerprints(view: RunView) -> tuple[Fingerprint, ...]:
+def list_fingerprints(view: RunView) -> tuple[InputFingerprint, ...]:
     """Return the hashes of what the run began with."""
     assets = view.result.assets if view.result else ()
     python = view.agent_python
     return (
-        Fingerprint(name="specification", sha256=sha256_file(view.paths.spec)),
-        *(Fingerprint(name=asset.name, sha256=asset.sha256) for asset in assets),
-        *([Fingerprint(name="agent's Python", sha256=python.sha256)] if python else []),
+        InputFingerprint(name="specification", sha256=sha256_file(view.paths.spec)),
+        *(InputFingerprint(name=asset.name, sha256=asset.sha256) for asset in assets),
+        *([InputFingerprint(name="agent's Python", sha256=python.sha256)] if python else []),
     )
 
 

@@ -30,7 +30,7 @@ class SignatureCheck(Record):
     signer: str | None = None
     """The name that the allowed signers give to the key."""
     key: str | None = None
-    """Fingerprint of the key."""
+    """InputFingerprint of the key."""
     reason: str = ""
 
     def __str__(self) -> str:

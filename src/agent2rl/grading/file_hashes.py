@@ -38,7 +38,7 @@ class FileIdentity(Record):
     ctime_ns: int
 
 
-class CachedDigest(Record):
+class CachedFileHash(Record):
     files: tuple[FileIdentity, ...]
     blocks_sha256: str
     """Digest of the blocks that are compared."""
@@ -74,7 +74,7 @@ class FileHashCache:
         if settled and tuple(_read_identity(path) for path in paths) == before:
             with suppress(OSError):  # an unwritable cache must not fail the run
                 self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-                write_record(entry, CachedDigest(files=before, blocks_sha256=blocks, digest=digest))
+                write_record(entry, CachedFileHash(files=before, blocks_sha256=blocks, digest=digest))
         return digest
 
     def _entry_path(self, kind: str, files: tuple[FileIdentity, ...]) -> Path:
@@ -83,13 +83,13 @@ class FileHashCache:
         return self.folder / f"{kind}-{sha256_text(canonical_json(places))[:32]}.json"
 
 
-def _load_entry(path: Path) -> CachedDigest | None:
+def _load_entry(path: Path) -> CachedFileHash | None:
     """Return an entry that only this user can have written, or None."""
     with suppress(OSError, ValueError):
         status = path.lstat()
         own = status.st_uid == os.geteuid() and not status.st_mode & 0o022
         if own and stat.S_ISREG(status.st_mode):
-            return CachedDigest.model_validate_json(path.read_bytes())
+            return CachedFileHash.model_validate_json(path.read_bytes())
     return None
 
 

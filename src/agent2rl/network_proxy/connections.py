@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import h11
 
 from agent2rl.network_proxy.host_dialing import READ_BYTES
-from agent2rl.network_proxy.host_rules import RequestRefused
-from agent2rl.network_proxy.request_log import ProxiedRequest, RequestLog
+from agent2rl.network_proxy.host_rules import PolicyRefusal
+from agent2rl.network_proxy.request_log import NetworkRequestLog, ProxiedRequest
 
 ACCESS_DENIED_ALERT = bytes.fromhex("15030100020231")
 LINGER_SECONDS = 1.0
@@ -22,7 +22,9 @@ LINGER_SECONDS = 1.0
 class ClientConnection:
     """The sandbox's end of a connection."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, log: RequestLog) -> None:
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, log: NetworkRequestLog
+    ) -> None:
         self._reader = reader
         self._writer = writer
         self._limits = log.limits
@@ -43,9 +45,9 @@ class ClientConnection:
                     event = self._http.next_event()
         except TimeoutError:
             seconds = self._limits.head_seconds
-            raise RequestRefused(f"The request was not complete after {seconds:g} s.", 408) from None
+            raise PolicyRefusal(f"The request was not complete after {seconds:g} s.", 408) from None
         except h11.RemoteProtocolError as error:
-            raise RequestRefused(f"Invalid HTTP: {error}.", error.error_status_hint) from None
+            raise PolicyRefusal(f"Invalid HTTP: {error}.", error.error_status_hint) from None
         return event if isinstance(event, h11.Request) else None
 
     async def read_body(self) -> AsyncIterator[h11.Event]:
@@ -80,18 +82,18 @@ class ClientConnection:
                 while (hello := parse_client_hello(data)) is None:
                     more = await self.read()
                     if not more or len(data) > LARGEST_HELLO:
-                        raise RequestRefused("The tunnel ended without a TLS handshake.")
+                        raise PolicyRefusal("The tunnel ended without a TLS handshake.")
                     data += more
         except TimeoutError:
-            raise RequestRefused("The tunnel did not begin with a TLS handshake.") from None
+            raise PolicyRefusal("The tunnel did not begin with a TLS handshake.") from None
         except NotClientHello as error:
-            raise RequestRefused(f"Only TLS may be used in a tunnel: {error}.") from None
+            raise PolicyRefusal(f"Only TLS may be used in a tunnel: {error}.") from None
         if hello.encrypted:
-            raise RequestRefused("The TLS handshake hides its server name (Encrypted Client Hello).")
+            raise PolicyRefusal("The TLS handshake hides its server name (Encrypted Client Hello).")
         if hello.server_name is None and needs_name:
-            raise RequestRefused("The TLS handshake has no server name (SNI).")
+            raise PolicyRefusal("The TLS handshake has no server name (SNI).")
         if hello.server_name not in (None, host):
-            raise RequestRefused(
+            raise PolicyRefusal(
                 "The TLS handshake names another host than CONNECT.",
                 detail=f"Its SNI is {hello.server_name}.",
             )
@@ -112,7 +114,7 @@ class ClientConnection:
         with suppress(OSError):
             self._writer.write_eof()
 
-    async def refuse(self, refusal: RequestRefused) -> None:
+    async def refuse(self, refusal: PolicyRefusal) -> None:
         """Say why the request is refused, as far as the client can still be told."""
         with suppress(OSError, TimeoutError, h11.LocalProtocolError):
             # In a tunnel the client understands nothing but TLS, so it gets an alert.
@@ -126,7 +128,7 @@ class ClientConnection:
                 while await self._reader.read(READ_BYTES):
                     pass
 
-    def _write_refusal(self, refusal: RequestRefused) -> None:
+    def _write_refusal(self, refusal: PolicyRefusal) -> None:
         body = f"agent2rl: {refusal.reason}\n".encode()
         headers = [
             ("Content-Type", "text/plain; charset=utf-8"),
@@ -148,7 +150,7 @@ class HostConnection:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
         request: ProxiedRequest,
-        log: RequestLog,
+        log: NetworkRequestLog,
     ) -> None:
         self.request = request
         self._reader = reader

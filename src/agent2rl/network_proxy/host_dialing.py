@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 import h11
 
 from agent2rl.core.errors import UserError
-from agent2rl.network_proxy.host_rules import PackageMirror, RequestRefused, is_public_address
+from agent2rl.network_proxy.host_rules import PackageMirror, PolicyRefusal, is_public_address
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
@@ -80,7 +80,7 @@ async def dial_public_address(address: str, port: int) -> Streams:
     # This computer's own address may be public. Then both ends have it.
     if writer.get_extra_info("sockname")[0] == writer.get_extra_info("peername")[0]:
         writer.close()
-        raise RequestRefused("This host is the computer that the run is on.")
+        raise PolicyRefusal("This host is the computer that the run is on.")
     return reader, writer
 
 
@@ -216,11 +216,11 @@ class HostDialer:
 
 
 async def find_public_addresses(resolve: Resolve, host: str, port: int) -> list[str]:
-    """Resolve a host once; raise RequestRefused if it has no public address, OSError if it has none."""
+    """Resolve a host once; raise PolicyRefusal if it has no public address, OSError if it has none."""
     addresses = await resolve(host, port)
     public = [address for address in addresses if is_public_address(address)]
     if addresses and not public:
-        raise RequestRefused(
+        raise PolicyRefusal(
             f"{host} does not have a public address.", detail=f"It resolves to {', '.join(addresses[:4])}."
         )
     if not public:

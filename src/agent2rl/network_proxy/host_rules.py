@@ -61,7 +61,7 @@ NOT_PUBLIC_V6 = tuple(
 )
 
 
-class RequestRefused(Exception):
+class PolicyRefusal(Exception):
     """A request that the policy, a limit or the protocol forbids. The agent reads `reason`."""
 
     def __init__(self, reason: str, status: int = 403, detail: str = "") -> None:
@@ -150,19 +150,19 @@ class HostRules:
         return None
 
     def require_allowed(self, host: str, port: int, tunnel: bool) -> None:
-        """Raise RequestRefused unless the policy allows this host and port."""
+        """Raise PolicyRefusal unless the policy allows this host and port."""
         if host in OWN_ADDRESSES:
-            raise RequestRefused(
+            raise PolicyRefusal(
                 f"{host} is the sandbox itself. Connect to it without the proxy: NO_PROXY names it."
             )
         if not is_host_name(host):
-            raise RequestRefused(f"{host!r} is not a host name. Addresses cannot be reached, only names.")
+            raise PolicyRefusal(f"{host!r} is not a host name. Addresses cannot be reached, only names.")
         if port != PORTS["https" if tunnel else "http"]:
-            raise RequestRefused(
+            raise PolicyRefusal(
                 f"Port {port} cannot be reached. Use http:// on port 80 or https:// on port 443."
             )
         if not self._allows_host(host):
-            raise RequestRefused(f"The network policy of this run ({self.policy}) does not allow {host}.")
+            raise PolicyRefusal(f"The network policy of this run ({self.policy}) does not allow {host}.")
 
     def _allows_host(self, host: str) -> bool:
         policy = self.policy

@@ -19,7 +19,7 @@ from agent2rl.core.network import (
     UnrecordedRequests,
     is_model_hub,
 )
-from agent2rl.network_proxy.host_rules import RequestRefused
+from agent2rl.network_proxy.host_rules import PolicyRefusal
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ def _clean_text(text: str, most: int) -> str:
     return "".join(each if each.isprintable() else "�" for each in cut)
 
 
-class RequestLog:
+class NetworkRequestLog:
     """The requests of a run and its limits. Those of earlier harnesses of the run count, too.
 
     `record` appends a line to the record, whole or not at all; its OSError closes the network. `report_fault`
@@ -131,21 +131,21 @@ class RequestLog:
         self.requests.append(request)
 
     def require_connection(self, connections: int) -> None:
-        """Raise RequestRefused if more connections are open than the limit allows."""
+        """Raise PolicyRefusal if more connections are open than the limit allows."""
         most = self.limits.connections
         if connections > most:
-            raise RequestRefused(f"More than {most} connections at the same time.", 429)
+            raise PolicyRefusal(f"More than {most} connections at the same time.", 429)
 
     def admit_request(self, request: ProxiedRequest) -> None:
-        """Count a new request; raise RequestRefused if it is over a limit."""
+        """Count a new request; raise PolicyRefusal if it is over a limit."""
         now, limits = time.monotonic(), self.limits
         self._require_record()
         if not self._count_request(request):
-            raise RequestRefused(f"The run's limit of {limits.requests:,} requests is used up.", 429)
+            raise PolicyRefusal(f"The run's limit of {limits.requests:,} requests is used up.", 429)
         while self._recent and self._recent[0] <= now - 60:
             self._recent.popleft()
         if len(self._recent) >= limits.requests_per_minute:
-            raise RequestRefused(
+            raise PolicyRefusal(
                 f"More than {limits.requests_per_minute:,} requests in a minute. Wait and try again.", 429
             )
         self._recent.append(now)
@@ -183,12 +183,12 @@ class RequestLog:
         if self._received > self.limits.received_bytes:
             raise self._refuse_download()
 
-    def refuse_upload(self) -> RequestRefused:
-        return RequestRefused(f"The run's upload limit of {self.limits.sent_bytes / 1e9:g} GB is used up.")
+    def refuse_upload(self) -> PolicyRefusal:
+        return PolicyRefusal(f"The run's upload limit of {self.limits.sent_bytes / 1e9:g} GB is used up.")
 
-    def _refuse_download(self) -> RequestRefused:
+    def _refuse_download(self) -> PolicyRefusal:
         limit = self.limits.received_bytes / 1e9
-        return RequestRefused(f"The run's download limit of {limit:g} GB is used up.")
+        return PolicyRefusal(f"The run's download limit of {limit:g} GB is used up.")
 
     def _record_progress(self, request: ProxiedRequest) -> None:
         """Record an open request again if many bytes have passed since its last line."""
@@ -235,8 +235,8 @@ class RequestLog:
             self._report_fault(self.fault)
 
     def _require_record(self) -> None:
-        """Raise RequestRefused if requests cannot be recorded any more."""
+        """Raise PolicyRefusal if requests cannot be recorded any more."""
         if self.fault:
-            raise RequestRefused(
+            raise PolicyRefusal(
                 "The record of requests cannot be written, so no request is let out any more.", 503
             )

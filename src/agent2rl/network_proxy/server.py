@@ -34,8 +34,8 @@ from agent2rl.network_proxy.host_dialing import (
     dial_public_address,
     resolve_host,
 )
-from agent2rl.network_proxy.host_rules import PORTS, HostRules, PackageMirror, RequestRefused
-from agent2rl.network_proxy.request_log import ProxiedRequest, RequestLog
+from agent2rl.network_proxy.host_rules import PORTS, HostRules, PackageMirror, PolicyRefusal
+from agent2rl.network_proxy.request_log import NetworkRequestLog, ProxiedRequest
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class NetworkProxy:
     def __init__(
         self,
         rules: HostRules,
-        log: RequestLog,
+        log: NetworkRequestLog,
         upstream: UpstreamProxy | None = None,
         resolve: Resolve = resolve_host,
         dial: Dial = dial_public_address,
@@ -136,17 +136,17 @@ class NetworkProxy:
             if not await self._answer_request(client, request):
                 return
             outcome, reason = "done", ""
-        except RequestRefused as refusal:
+        except PolicyRefusal as refusal:
             outcome = "cut" if request.sent_bytes or request.received_bytes else "refused"
             reason = f"{refusal.reason} {refusal.detail}".strip()
             await client.refuse(refusal)
         except TimeoutError:
             reason = f"Nothing was sent for {self._log.limits.idle_seconds:g} s."
-            await client.refuse(RequestRefused(reason, 504))
+            await client.refuse(PolicyRefusal(reason, 504))
         except (OSError, h11.ProtocolError) as error:
             reason = f"{type(error).__name__}: {error}"
             text = f"{request.host} cannot be reached: {describe_failure(error)}."
-            await client.refuse(RequestRefused(text, 502))
+            await client.refuse(PolicyRefusal(text, 502))
         except asyncio.CancelledError:
             outcome, reason = "cut", RUN_ENDED
             raise
@@ -254,25 +254,25 @@ def _parse_target(head: h11.Request, request: ProxiedRequest) -> RequestTarget:
         path, tunnel = f"{'/' if slash != '/' else ''}{slash}{path}", False
     else:
         request.host, request.path = "", text
-        raise RequestRefused(
+        raise PolicyRefusal(
             "This is a proxy: send http:// URLs in absolute form, and CONNECT for https://.", 400
         )
     request.path = None if tunnel else path
     parts = AUTHORITY.fullmatch(authority)
     request.host = parts[1].lower() if parts else authority
     if parts is None or (tunnel and not parts[2]):
-        raise RequestRefused(f"{authority!r} is not a host with a port.", 400)
+        raise PolicyRefusal(f"{authority!r} is not a host with a port.", 400)
     port = int(parts[2]) if parts[2] else PORTS["http"]
     request.port = port
     return RequestTarget(request.host.removeprefix("[").removesuffix("]"), port, tunnel, path)
 
 
 def _require_same_host(head: h11.Request, target: RequestTarget) -> None:
-    """Raise RequestRefused if the Host header names another host than the request line."""
+    """Raise PolicyRefusal if the Host header names another host than the request line."""
     named = [value.decode("ascii", "replace").lower() for name, value in head.headers if name == b"host"]
     allowed = {target.authority, target.full_authority, *((target.host,) if target.tunnel else ())}
     if not allowed.issuperset(named):
-        raise RequestRefused("The Host header names another host than the request line.", 400)
+        raise PolicyRefusal("The Host header names another host than the request line.", 400)
 
 
 def _select_headers(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:

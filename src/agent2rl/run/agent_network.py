@@ -22,7 +22,7 @@ from agent2rl.core.sandbox import ServiceSocket, url_placeholder
 from agent2rl.core.task import Task
 from agent2rl.network_proxy.host_dialing import parse_upstream_proxy
 from agent2rl.network_proxy.host_rules import HostRules, parse_mirror
-from agent2rl.network_proxy.request_log import RequestLog
+from agent2rl.network_proxy.request_log import NetworkRequestLog
 from agent2rl.network_proxy.server import NetworkProxy, serve_network_proxy
 from agent2rl.record.reader import read_network_record
 from agent2rl.record.recorder import Recorder
@@ -100,7 +100,7 @@ class NetworkSetup:
         if self.policy.kind == "none":
             yield AgentNetwork()
             return
-        log = RequestLog(
+        log = NetworkRequestLog(
             recorder.record_network_line,
             earlier=read_network_record(recorder.paths, []),
             report_fault=partial(_report_fault, recorder),
