@@ -149,7 +149,8 @@ MASKED_PROC = (
     r"mount(ing)? [\"`']?proc[\"`']? to \S.*(permission denied|operation not permitted)"
 )
 MOUNT_DENIED = (
-    r"Failed to make / slave|Failed to mount tmpfs|pivot_root|Can't bind mount|Can't mount (devpts|tmpfs)"
+    r"(Failed to make / slave|Failed to mount tmpfs|pivot_root|Can't bind mount|Can't mount (devpts|tmpfs))"
+    r".*(Permission denied|Operation not permitted)"
 )
 APPTAINER_DENIED = (
     r"Failed to create \w+ namespace|Could not write (parent )?info to (setgroups|[ug]id_map)|"
