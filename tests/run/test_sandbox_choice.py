@@ -179,6 +179,8 @@ def test_the_verdict_of_a_named_sandbox_that_fails_does_not_speak_of_all_sandbox
     verdict = make_verdict([broken], [FULL], "confined")
     assert (verdict.state, verdict.detail) == ("broken", "the sandbox confined does not work here")
     assert verdict.hint == "bubblewrap works here: --sandbox bubblewrap"
+    unknown = broken.model_copy(update={"promises": (Promise(name="the sandbox starts", holds=False),)})
+    assert make_verdict([unknown], [FULL], "confined") == verdict
     for tried in ([broken], []):
         assert make_verdict(tried, [], "confined").detail == "the sandbox confined does not work here"
     verdict = make_verdict([broken], [BUBBLEWRAP], "confined")

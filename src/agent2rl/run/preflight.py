@@ -275,10 +275,8 @@ def make_verdict(
         if named:
             end = ", and no other one does" if others and not other else ""
             detail = f"the sandbox {named} does not work here{end}"
-        hint = describe_remedy([*tried, *others]) or LOCAL_HINT
-        return PreflightFinding(
-            "verdict", "broken", detail, f"{other} works here: --sandbox {other}" if other else hint
-        )
+        hint = f"{other} works here: --sandbox {other}" if other else describe_remedy([*tried, *others])
+        return PreflightFinding("verdict", "broken", detail, hint or LOCAL_HINT)
     detail = f"runs use the sandbox {used.sandbox}, which keeps all {len(used.promises)} promises"
     if used.level == "partial":
         missing = "; ".join(promise.name for promise in used.not_kept)

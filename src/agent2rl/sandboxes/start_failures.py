@@ -6,6 +6,7 @@ administrators. Each remedy says whose command it is.
 
 import os
 import re
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -185,6 +186,13 @@ def explain_failure(error: Agent2RLError, facts: MachineFacts | None = None) -> 
     if error.hint in ("", CHECK_HINT):
         return f"{error.message} {UNKNOWN}", ""
     return f"{error.message} {error.hint}", error.hint
+
+
+def find_program(program: str) -> str:
+    """Return the path of a sandbox's program; raise MachineError with the way to install it."""
+    if path := shutil.which(program):
+        return path
+    raise build_missing_program(program)
 
 
 def build_missing_program(program: str) -> MachineError:
