@@ -105,5 +105,5 @@ class ClosedToOneRole:
 def test_a_sandbox_in_which_one_role_does_not_start_is_broken(role: Role) -> None:
     (promise,) = ClosedToOneRole(role).check().promises
     assert (promise.name, promise.holds) == ("the sandbox starts", False)
-    assert promise.hint.startswith(f"The sandbox did not start as {role}: umount: not found ")
+    assert promise.hint.startswith(f"The sandbox did not start as {role}: umount: not found. ")
     assert "agent2rl check" not in promise.hint

@@ -184,7 +184,7 @@ def explain_failure(error: Agent2RLError, facts: MachineFacts | None = None) -> 
     if diagnosis := diagnose_failure(error.message, facts or read_machine_facts()):
         return f"{error.message.rstrip('.')}. {diagnosis}", diagnosis.remedy
     if error.hint in ("", CHECK_HINT):
-        return f"{error.message} {UNKNOWN}", ""
+        return f"{error.message.rstrip('.')}. {UNKNOWN}", ""
     return f"{error.message} {error.hint}", error.hint
 
 
