@@ -29,7 +29,8 @@ SETUP = {"make demo", "make test"}
 """What sets a machine up; the continuous integration runs these, not the tests that they run."""
 
 LONG_PAGES = {
-    *("adding-a-task.md", "adding-an-agent.md", "adding-an-engine.md", "alfworld.md", "audit.md"),
+    *("adding-a-sandbox.md", "adding-a-task.md", "adding-an-agent.md", "adding-an-engine.md"),
+    *("alfworld.md", "audit.md"),
     *("bundles.md", "campaigns.md", "engines.md", "interoperability.md", "isolation.md", "models.md"),
     *("notebooks.md", "offline.md", "own-data.md", "protocols.md", "quickstart.md", "report.md"),
     *(

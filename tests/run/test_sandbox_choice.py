@@ -38,6 +38,22 @@ CONFINED = Isolation(
 )
 FULL = Isolation(sandbox="bubblewrap", isolates=True, promises=(Promise(name="no capabilities", holds=True),))
 
+CLOSED_SANDBOX = """
+from agent2rl.core.errors import MachineError
+from agent2rl.sandboxes import selftest
+
+
+class ClosedSandbox:
+    def check(self, hidden=()):
+        return selftest.run_self_test("closed", self, hidden)
+
+    def run(self, command, enclosure, stop):
+        raise MachineError("It is closed.")
+
+
+SANDBOX = ClosedSandbox()
+"""
+
 
 @pytest.fixture
 def no_programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -94,7 +110,7 @@ def test_the_remedy_is_that_of_the_best_sandbox_whose_cause_is_known() -> None:
     docker = Isolation(sandbox="docker", isolates=True, promises=(group,))
     assert sandbox_choice.describe_remedy([bubblewrap, docker]).startswith("To get docker: As root: `usermod")
     assert make_verdict([bubblewrap, docker, CONFINED]).hint.startswith("To get docker: ")
-    assert sandbox_choice.describe_remedy([bubblewrap]) == "To get bubblewrap: Who knows. Report it."
+    assert sandbox_choice.describe_remedy([bubblewrap]) == ""
 
 
 def test_a_sandbox_that_is_named_and_does_not_work_is_refused_with_the_reason(no_programs: None) -> None:
@@ -152,15 +168,42 @@ def test_the_verdict_of_a_full_sandbox_asks_for_nothing() -> None:
 
 
 def test_the_verdict_without_a_sandbox_is_broken() -> None:
-    assert make_verdict([BUBBLEWRAP]).state == "broken"
+    verdict = make_verdict([BUBBLEWRAP])
+    assert (verdict.state, verdict.detail) == ("broken", "no sandbox works here, so no run can start")
     local = make_verdict([Isolation(sandbox="local", isolates=False)])
     assert (local.state, local.detail) == ("broken", "the sandbox local isolates nothing")
 
 
 def test_the_verdict_of_a_named_sandbox_that_fails_does_not_speak_of_all_sandboxes() -> None:
-    verdict = make_verdict([CONFINED.model_copy(update={"promises": BUBBLEWRAP.promises})], [FULL])
+    broken = CONFINED.model_copy(update={"promises": BUBBLEWRAP.promises})
+    verdict = make_verdict([broken], [FULL], "confined")
     assert (verdict.state, verdict.detail) == ("broken", "the sandbox confined does not work here")
-    assert verdict.hint == "bubblewrap works here, and is better: --sandbox bubblewrap"
+    assert verdict.hint == "bubblewrap works here: --sandbox bubblewrap"
+    unknown = broken.model_copy(update={"promises": (Promise(name="the sandbox starts", holds=False),)})
+    assert make_verdict([unknown], [FULL], "confined") == verdict
+    for tried in ([broken], []):
+        assert make_verdict(tried, [], "confined").detail == "the sandbox confined does not work here"
+    verdict = make_verdict([broken], [BUBBLEWRAP], "confined")
+    assert verdict.detail == "the sandbox confined does not work here, and no other one does"
+    assert verdict.hint.startswith("To get confined: Whoever starts the container ")
+
+
+def test_check_of_a_named_sandbox_that_is_broken_tries_the_others(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The plugin is in a module of its own, so it is not one of the candidates."""
+    require_confined()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (tmp_path / "closed_sandbox.py").write_text(CLOSED_SANDBOX)
+    monkeypatch.syspath_prepend(tmp_path)
+    verdict = list(check_machine(read_settings(), "closed_sandbox:SANDBOX"))[-1]
+    assert verdict.detail == "the sandbox closed_sandbox:SANDBOX does not work here"
+    assert verdict.hint == "confined works here: --sandbox confined"
+
+
+def test_check_of_a_sandbox_that_does_not_exist_does_not_speak_of_all_sandboxes(no_programs: None) -> None:
+    verdict = list(check_machine(read_settings(), "no-such-sandbox"))[-1]
+    assert verdict.detail.startswith("the sandbox no-such-sandbox does not work here")
 
 
 def test_a_record_of_an_earlier_version_is_full_or_none() -> None:

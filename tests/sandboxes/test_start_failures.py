@@ -406,6 +406,18 @@ def test_the_cause_is_recognised_and_something_helps(message: str, facts: Machin
 @pytest.mark.parametrize(
     "message",
     [
+        "/bin/sh: 42: pivot_root: not found",
+        "pivot_root: failed to change root from `.' to `old': No such file or directory",
+        "bwrap: Can't bind mount /oldroot/run on /newroot/run: Too many levels of symbolic links",
+    ],
+)
+def test_a_mount_that_fails_for_another_reason_is_no_security_profile(message: str) -> None:
+    assert diagnose_failure(message, ROOT) is None
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
         NO_PERMISSIONS,
         UID_MAP,
         "bwrap: loopback: Failed RTM_NEWADDR: Operation not permitted",

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -19,13 +20,14 @@ from agent2rl.run import grading_proxy_setup, machine, output_scoring
 from agent2rl.run.agent_python import find_agent_python, require_start_in_sandbox
 from agent2rl.run.assets import prepare_model_directory
 from agent2rl.run.gpu_check import CUDA_HINT, find_gpu_failure
-from agent2rl.run.private_places import find_private_places
+from agent2rl.run.private_places import PrivatePlaces, find_private_places
 from agent2rl.run.sandbox_choice import (
-    NONE_HINT,
+    LOCAL_HINT,
     TriedSandbox,
     describe_remedy,
     open_sandbox,
     try_better_sandboxes,
+    try_other_sandboxes,
     try_sandbox,
     try_sandboxes,
 )
@@ -86,10 +88,21 @@ def check_machine(
     yield _check_cache(settings.cache)
     yield _check_embedded_data(settings.cache)
     yield from more
-    better: list[Isolation] = []
-    if sandbox != AUTO_SANDBOX and any(each.isolation.level == "partial" for each in tried):
-        better = [each.isolation for each in try_better_sandboxes(sandbox, find_private_places(settings))]
-    yield make_verdict([each.isolation for each in tried], better)
+    if sandbox == AUTO_SANDBOX:
+        yield make_verdict([each.isolation for each in tried])
+    else:
+        others = _try_alternatives(sandbox, tried, find_private_places(settings))
+        yield make_verdict([each.isolation for each in tried], others, sandbox)
+
+
+def _try_alternatives(name: str, tried: Sequence[TriedSandbox], places: PrivatePlaces) -> list[Isolation]:
+    """Test what could replace a named sandbox that does not work, or isolates in part, until one works."""
+    with suppress(UserError):  # they cannot hide the harness's directories either; the finding is above
+        if not any(each.works for each in tried):
+            return [each.isolation for each in try_other_sandboxes(name, places)]
+        if any(each.isolation.level == "partial" for each in tried):
+            return [each.isolation for each in try_better_sandboxes(name, places)]
+    return []
 
 
 def _check_cuda(gpus: tuple[str, ...], tried: Sequence[TriedSandbox]) -> Iterator[PreflightFinding]:
@@ -243,33 +256,37 @@ def _list_promises(isolation: Isolation, others_follow: bool) -> Iterator[Prefli
             yield PreflightFinding(name, state, f"does not hold: {promise.name}", promise.hint)
 
 
-def make_verdict(tried: Sequence[Isolation], better: Sequence[Isolation] = ()) -> PreflightFinding:
+def make_verdict(
+    tried: Sequence[Isolation], others: Sequence[Isolation] = (), named: str = ""
+) -> PreflightFinding:
     """Say which sandbox runs use, what it does not promise, and what would get a better one.
 
-    `better` are those before a sandbox that was named: the last one may work.
+    `named` is the sandbox that was asked for, and `others` are those that were tried in its place: the last
+    one may work.
     """
-    working = [each for each in tried if each.isolates and not each.broken]
-    failed = [each for each in (*better, *tried) if each.broken]
-    hint = describe_remedy(failed)
     if tried and not tried[0].isolates:
         return PreflightFinding(
             "verdict", "broken", f"the sandbox {tried[0].sandbox} isolates nothing", "Use --sandbox auto."
         )
-    better_works = bool(better) and not better[-1].broken
-    if better_works:
-        hint = f"{better[-1].sandbox} works here, and is better: --sandbox {better[-1].sandbox}"
-    if not working:
+    other = others[-1].sandbox if others and not others[-1].broken else ""
+    used = next((each for each in tried if each.isolates and not each.broken), None)
+    if not used:
         detail = "no sandbox works here, so no run can start"
-        if better_works:
-            detail = f"the sandbox {tried[0].sandbox} does not work here"
-        return PreflightFinding("verdict", "broken", detail, hint or NONE_HINT)
-    used = working[0]
+        if named:
+            end = ", and no other one does" if others and not other else ""
+            detail = f"the sandbox {named} does not work here{end}"
+        hint = f"{other} works here: --sandbox {other}" if other else describe_remedy([*tried, *others])
+        return PreflightFinding("verdict", "broken", detail, hint or LOCAL_HINT)
     detail = f"runs use the sandbox {used.sandbox}, which keeps all {len(used.promises)} promises"
     if used.level == "partial":
         missing = "; ".join(promise.name for promise in used.not_kept)
         detail = (
             f"runs use the sandbox {used.sandbox}, which isolates in part. It does not promise: {missing}"
         )
+    if other:
+        hint = f"{other} works here, and is better: --sandbox {other}"
+    else:
+        hint = describe_remedy([each for each in (*others, *tried) if each.broken])
     return PreflightFinding("verdict", "ok", detail, hint)
 
 

@@ -15,10 +15,8 @@ from agent2rl.run.private_places import PrivatePlaces, PrivateSandbox
 CANDIDATES = ("bubblewrap", "docker", "podman", "apptainer", "confined")
 """The best first. Those that this version does not have are skipped."""
 NONE_WORKS = "No sandbox works on this machine."
-NONE_HINT = (
-    "`agent2rl check` says what each of them lacks. `--sandbox local` runs without any isolation: use it "
-    "only for code that you trust."
-)
+LOCAL_HINT = "`--sandbox local` runs without any isolation: use it only for code that you trust."
+NONE_HINT = f"`agent2rl check` says what each of them lacks. {LOCAL_HINT}"
 REASON_CHARACTERS = 120
 
 
@@ -74,16 +72,19 @@ def try_better_sandboxes(name: str, places: PrivatePlaces) -> Iterator[TriedSand
         yield from try_sandboxes(places, candidates[: candidates.index(plugin)])
 
 
+def try_other_sandboxes(name: str, places: PrivatePlaces) -> Iterator[TriedSandbox]:
+    """Test the candidates in place of a named one that does not work, until one works."""
+    plugin = name.partition(":")[0]
+    yield from try_sandboxes(places, [each for each in list_candidates() if each != plugin])
+
+
 def describe_remedy(failed: Sequence[Isolation]) -> str:
-    """Return what would get the best of the sandboxes that do not work; empty if there is none.
+    """Return what would get the first of the sandboxes that do not work; empty if nothing is known.
 
     One whose cause is unknown has no remedy, and nobody can act on that: the next one is named.
     """
-    if not failed:
-        return ""
-    best = next((each for each in failed if each.broken[0].remedy), failed[0])
-    promise = best.broken[0]
-    return f"To get {best.sandbox}: {promise.remedy or promise.hint}"
+    remedies = ((each.sandbox, each.broken[0].remedy) for each in failed)
+    return next((f"To get {name}: {remedy}" for name, remedy in remedies if remedy), "")
 
 
 def describe_failure(isolation: Isolation) -> str:

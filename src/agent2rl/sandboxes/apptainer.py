@@ -25,10 +25,10 @@ from pathlib import Path, PurePosixPath
 from agent2rl.core.errors import MachineError, UserError
 from agent2rl.core.records import Isolation
 from agent2rl.core.sandbox import Command, Enclosure, Exit, Process, Sandbox
-from agent2rl.sandboxes import bubblewrap, resource_limits, selftest
-from agent2rl.sandboxes.bubblewrap import SandboxUser
+from agent2rl.sandboxes import resource_limits, sandbox_user, selftest
 from agent2rl.sandboxes.container_engine import ROOT_DIRECTORIES, list_root_links
 from agent2rl.sandboxes.container_staging import StagedContainer, stage_container
+from agent2rl.sandboxes.sandbox_user import SandboxUser
 from agent2rl.sandboxes.start_failures import NEWER_APPTAINER
 from agent2rl.sandboxes.supervise import SandboxStart, make_inside_command, supervise_sandbox
 from agent2rl.sandboxes.view import HOSTNAME, WORKSPACE, require_hideable
@@ -118,7 +118,7 @@ def _ask_program(*argv: str) -> str:
 
 def _choose_user(enclosure: Enclosure) -> SandboxUser:
     if os.geteuid() == 0:
-        return bubblewrap.choose_user(enclosure.role)
+        return sandbox_user.choose_user(enclosure.role)
     return SandboxUser(os.geteuid(), dropped=False)
 
 

@@ -31,11 +31,11 @@ from agent2rl.core.errors import MachineError, UserError
 from agent2rl.core.records import Isolation
 from agent2rl.core.sandbox import BARE_PYTHON, Command, Enclosure, Exit, Mount, Process, Sandbox
 from agent2rl.sandboxes import (
-    bubblewrap,
     directory_access,
     landlock,
     loopback_sockets,
     resource_limits,
+    sandbox_user,
     seccomp,
     selftest,
     supervise,
@@ -205,7 +205,7 @@ def _borrow_user() -> Iterator[int | None]:
             raise MachineError(f"More than {SLOTS} sandboxes run at once in one process.")
         _used_slots.add(slot)
     try:
-        uid = bubblewrap.choose_mapped_user(
+        uid = sandbox_user.choose_mapped_user(
             # The second is for user namespaces of containers, which often have 65536 ids.
             (0x60000000 + SLOTS * os.getpid() + slot, 20000 + SLOTS * (os.getpid() % 700) + slot)
         )
@@ -254,7 +254,7 @@ def _make_rlimits(processes: int, uid: int | None) -> dict[str, int]:
     limits = {"RLIMIT_NOFILE": 65536, "RLIMIT_CORE": 0}
     if uid is None:  # the number of processes would count this user's others too
         return limits
-    return limits | {"RLIMIT_NPROC": 4 * processes + 512 * (os.cpu_count() or 1)}
+    return limits | {"RLIMIT_NPROC": sandbox_user.count_threads(processes)}
 
 
 # The directories
@@ -277,7 +277,7 @@ def _prepare_directories(enclosure: Enclosure, mounts: Iterable[Mount], uid: int
         kept.add(view.real_path(mount.source))
         if uid is not None:
             in_workspace = not PurePosixPath(mount.target).is_absolute()
-            bubblewrap.require_readable(mount.source, hidden, recursive=in_workspace)
+            sandbox_user.require_readable(mount.source, hidden, recursive=in_workspace)
     if uid is None:
         return
     _share_workspace(enclosure.workspace, uid, kept)

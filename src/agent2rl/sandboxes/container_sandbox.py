@@ -22,10 +22,10 @@ from pathlib import Path, PurePosixPath
 from agent2rl.core.errors import MachineError
 from agent2rl.core.records import Isolation
 from agent2rl.core.sandbox import Command, Enclosure, Exit, Role
-from agent2rl.sandboxes import bubblewrap, container_engine, selftest
-from agent2rl.sandboxes.bubblewrap import SandboxUser
+from agent2rl.sandboxes import container_engine, sandbox_user, selftest
 from agent2rl.sandboxes.container_engine import ContainerEngine
 from agent2rl.sandboxes.container_staging import StagedContainer, stage_container
+from agent2rl.sandboxes.sandbox_user import SandboxUser
 from agent2rl.sandboxes.supervise import SandboxStart, make_inside_command, supervise_sandbox
 from agent2rl.sandboxes.view import HOSTNAME, WORKSPACE, require_hideable
 from agent2rl.system.unix import resource
@@ -106,7 +106,7 @@ class ContainerSandbox:
 
 def choose_user(role: Role, engine: ContainerEngine) -> SandboxUser:
     if os.geteuid() == 0:
-        return bubblewrap.choose_user(role)
+        return sandbox_user.choose_user(role)
     return SandboxUser(0 if engine.is_rootless and not engine.is_podman else os.geteuid(), dropped=False)
 
 
@@ -135,7 +135,7 @@ def _make_limit_arguments(engine: ContainerEngine, enclosure: Enclosure, shared_
         # The second is memory and swap together, so there is no swap.
         arguments += [f"--memory={memory}", f"--memory-swap={memory}"]
     if "pids" in engine.controllers:
-        arguments.append(f"--pids-limit={bubblewrap.count_threads(limits.processes)}")
+        arguments.append(f"--pids-limit={sandbox_user.count_threads(limits.processes)}")
     if "cpuset" in engine.controllers:  # a daemon's containers do not inherit the cores of the harness
         arguments.append(f"--cpuset-cpus={','.join(map(str, sorted(os.sched_getaffinity(0))))}")
     # An engine's own defaults may be more than the harness may set. Podman lowers its own to the most pids.

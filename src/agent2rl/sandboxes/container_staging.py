@@ -15,9 +15,9 @@ from pathlib import Path, PurePosixPath
 
 from agent2rl.core.errors import MachineError
 from agent2rl.core.sandbox import Command, Enclosure, Mount, Process
-from agent2rl.sandboxes import bubblewrap, resource_limits, seccomp, supervise, view
-from agent2rl.sandboxes.bubblewrap import SandboxUser
+from agent2rl.sandboxes import resource_limits, sandbox_user, seccomp, supervise, view
 from agent2rl.sandboxes.gpu_devices import list_device_mounts, renumber_visible_gpus
+from agent2rl.sandboxes.sandbox_user import SandboxUser
 
 # What a command sees in a container, as mounts of the host's files.
 #
@@ -230,7 +230,7 @@ def stage_container(
     enclosure = supervise.resolve_enclosure(enclosure)
     mounts = supervise.collect_mounts(command, enclosure)
     command = renumber_visible_gpus(command, enclosure.gpus)
-    bubblewrap.prepare_mounts(enclosure, mounts, user)
+    sandbox_user.prepare_mounts(enclosure, mounts, user)
     with (
         tempfile.TemporaryDirectory(prefix="container-", dir=enclosure.scratch) as name,
         ReadySocket(Path(name, "ready"), user) as ready,
@@ -254,7 +254,7 @@ def stage_container(
 
 def _make_rlimits(processes: int, user: SandboxUser) -> dict[str, int]:
     """Return the rlimits. That of processes would count the user's others too, if it is not of its own."""
-    limits = bubblewrap.make_rlimits(processes)
+    limits = sandbox_user.make_rlimits(processes)
     if not user.dropped:
         del limits["RLIMIT_NPROC"]
     return limits

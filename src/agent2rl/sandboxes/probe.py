@@ -1,6 +1,7 @@
 """Runs in a sandbox and tries to break each of its promises; prints its findings as one line of JSON.
 
-It uses the standard library only. Its one argument is a JSON object with the set-up of the test:
+A finding is what breaks the promise, in a few words, and empty if nothing does. The probe uses the standard
+library only. Its one argument is a JSON object with the set-up of the test:
 
     secret         a directory outside that must not be seen; the file `key` in it must not be read
     shared         a directory of the host that must be seen
@@ -28,67 +29,109 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
 CLONE_NEWUSER = 0x10000000
 PTRACE_TRACEME = 0
 AF_VSOCK = 40
 SIOCGIFFLAGS = 0x8913
 IFF_UP = 1
+MOST_NAMES = 3
+KERNEL_SETTINGS = ("/proc/sys/kernel/core_pattern", "/proc/sysrq-trigger")
 # In a range that is never assigned (RFC 5737), so that a broken sandbox contacts no real host.
 SOMEWHERE = ("192.0.2.1", 80)
 
 
 def main() -> None:
     setup = json.loads(sys.argv[1])
-    places = (setup["read_only"], "/", "/usr", "/etc", "/run")
-    read_only = not any(_is_writable(Path(place)) for place in places)
+    writable = _select(_is_writable, (setup["read_only"], "/", "/usr", "/etc", "/run"))
+    secret, key, process = setup["secret"], f"{setup['secret']}/key", setup["process"]
+    memory = [f"/proc/{process}/{name}" for name in ("environ", "mem", "cwd", "fd/0")]
     findings = {
-        "no-root": os.getuid() != 0 and os.geteuid() != 0 and 0 not in os.getgroups(),
-        "no-capabilities": not any(_read_capabilities()),
-        "workspace": all(map(_is_writable, (Path.cwd(), Path.home(), Path(os.environ["TMPDIR"])))),
-        "read-only": read_only and not _is_writable(Path("/dev")),
-        "read-only-files": read_only,
-        "files": not Path(setup["secret"]).exists(),
-        "hidden": Path(setup["shared"]).is_dir() and not any(_is_shown(*place) for place in setup["hidden"]),
-        "environment": set(os.environ) <= set(setup["variables"]),
-        "kernel-settings": not _can_open("/proc/sys/kernel/core_pattern")
-        and not _can_open("/proc/sysrq-trigger"),
-        "processes": _list_visible_pids() <= {1, os.getppid(), os.getpid()},
-        "service": _ask_service(os.environ["SERVICE_URL"]) == setup["word"],
-        "network": _is_offline(setup["port"]) and not _is_answered(setup["other_service"]),
-        "vsock": not _has_socket(AF_VSOCK),
-        "namespaces": not _call_succeeds("unshare", CLONE_NEWUSER),
-        "tracing": not _call_succeeds("ptrace", PTRACE_TRACEME, 0, 0, 0),
-        "content": not any(_can_read(place) for place in (setup["secret"], f"{setup['secret']}/key")),
-        "hidden-content": not any(_can_read(f"{path}/key") for path, *_ in setup["hidden"]),
-        "given-files": not _is_writable(Path(setup["given"])) and not _can_rename(setup["given"]),
-        "attributes": not _can_touch(f"{setup['secret']}/key"),
-        "memory": not any(
-            _can_read(f"/proc/{setup['process']}/{name}") for name in ("environ", "mem", "cwd", "fd/0")
+        "no-root": _find_root(),
+        "no-capabilities": _find_capabilities(),
+        "workspace": _find_closed((str(Path.cwd()), str(Path.home()), os.environ["TMPDIR"])),
+        "read-only": _say("can be written to", [*writable, *_select(_is_writable, ("/dev",))]),
+        "read-only-files": _say("can be written to", writable),
+        "files": _say("exists", _select(os.path.exists, (secret,))),
+        "hidden": _find_shown(setup["shared"], setup["hidden"]),
+        "environment": _say("is set", sorted(set(os.environ) - set(setup["variables"]))),
+        "kernel-settings": _say("can be opened", _select(_can_open, KERNEL_SETTINGS)),
+        "processes": _find_other_processes(),
+        "service": _find_wrong_answer(os.environ["SERVICE_URL"], setup["word"]),
+        "network": _find_network(setup["port"])
+        or _say("answers", _select(_is_answered, (setup["other_service"],))),
+        "vsock": "a socket can be made" if _has_socket(AF_VSOCK) else "",
+        "namespaces": "unshare works" if _call_succeeds("unshare", CLONE_NEWUSER) else "",
+        "tracing": "ptrace works" if _call_succeeds("ptrace", PTRACE_TRACEME, 0, 0, 0) else "",
+        "content": _say("can be read", _select(_can_read, (secret, key))),
+        "hidden-content": _say(
+            "can be read", _select(_can_read, (f"{path}/key" for path, *_ in setup["hidden"]))
         ),
-        "signals": not _can_signal(setup["process"]),
-        "unix-sockets": not _can_connect(setup["socket"], socket.AF_UNIX),
-        "abstract-sockets": not _can_connect(f"\0{setup['abstract']}", socket.AF_UNIX),
+        "given-files": _say("can be written to", _select(_is_writable, (setup["given"],)))
+        or _say("can be renamed", _select(_can_rename, (setup["given"],))),
+        "attributes": _say("can be changed", _select(_can_touch, (key,))),
+        "memory": _say("can be read", _select(_can_read, memory)),
+        "signals": f"process {process} can be signalled" if _can_signal(process) else "",
+        "unix-sockets": _say("answers", _select(_can_connect_to_socket, (setup["socket"],))),
+        "abstract-sockets": _say("answers", _select(_can_connect_to_socket, (f"\0{setup['abstract']}",))),
     }
     _leave_daemon()
     print(json.dumps(findings), flush=True)
 
 
-def _read_capabilities() -> list[int]:
-    """Return its sets of capabilities. The bounding set matters only if privileges can be gained."""
+def _select(test: "Callable[[str], bool]", names: "Iterable[str]") -> list[str]:
+    return [name for name in names if test(name)]
+
+
+def _say(verb: str, names: list[str]) -> str:
+    """Return which names break a promise; empty if there are none."""
+    more = f" (and {len(names) - MOST_NAMES} more)" if len(names) > MOST_NAMES else ""
+    shown = ", ".join(name.replace("\0", "@") for name in names[:MOST_NAMES])
+    return f"{shown}{more} {verb}" if names else ""
+
+
+def _find_root() -> str:
+    groups = os.getgroups()
+    if 0 not in (os.getuid(), os.geteuid(), *groups):
+        return ""
+    return f"its uid is {os.getuid()}, its effective uid {os.geteuid()}, its groups {groups}"
+
+
+def _find_capabilities() -> str:
+    """Return the sets that hold any. The bounding set matters only if privileges can be gained."""
     text = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
     fields = dict(line.split(":\t", 1) for line in text.splitlines() if ":\t" in line)
     unused = {"CapBnd"} if fields["NoNewPrivs"] == "1" else set()
-    return [int(value, 16) for name, value in fields.items() if name.startswith("Cap") and name not in unused]
+    sets = {name: value for name, value in fields.items() if name.startswith("Cap") and name not in unused}
+    return ", ".join(f"{name} is {value.strip()}" for name, value in sets.items() if int(value, 16))
 
 
-def _is_writable(directory: Path) -> bool:
-    mark = directory / f".agent2rl-{os.getpid()}"
+def _find_closed(directories: "Iterable[str]") -> str:
+    errors = ((directory, _find_write_error(directory)) for directory in directories)
+    return ", ".join(f"{directory}: {error}" for directory, error in errors if error)
+
+
+def _is_writable(directory: str) -> bool:
+    return not _find_write_error(directory)
+
+
+def _find_write_error(directory: str) -> str:
+    mark = Path(directory, f".agent2rl-{os.getpid()}")
     try:
         mark.write_text("", encoding="ascii")
-    except OSError:
-        return False
+    except OSError as error:
+        return error.strerror or str(error)
     mark.unlink()
-    return True
+    return ""
+
+
+def _find_shown(shared: str, hidden: "Iterable[tuple[str, int, int]]") -> str:
+    if not Path(shared).is_dir():
+        return f"{shared}, which must be seen, is missing"
+    return _say("can be seen", [place[0] for place in hidden if _is_shown(*place)])
 
 
 def _is_shown(path: str, device: int, inode: int) -> bool:
@@ -151,19 +194,20 @@ def _can_signal(pid: int) -> bool:
     return True
 
 
-def _list_visible_pids() -> set[int]:
-    return {int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()}
+def _find_other_processes() -> str:
+    pids = {int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()}
+    return _say("can be seen", [f"process {pid}" for pid in sorted(pids - {1, os.getppid(), os.getpid()})])
 
 
-def _ask_service(url: str) -> str:
+def _find_wrong_answer(url: str, word: str) -> str:
     address = urlsplit(url)
     try:
         with socket.create_connection((address.hostname, address.port), timeout=5) as link:
             link.sendall(b"GET / HTTP/1.0\r\n\r\n")
             answer = link.makefile("rb").read()
-    except OSError:
-        return ""
-    return answer.rpartition(b"\r\n\r\n")[2].decode()
+    except OSError as error:
+        return f"{url}: {error.strerror or error}"
+    return "" if answer.rpartition(b"\r\n\r\n")[2] == word.encode() else f"{url} answers {answer[:200]!r}"
 
 
 def _is_answered(path: str) -> bool:
@@ -197,21 +241,30 @@ def _interfaces_up() -> set[str]:
     return {name for name, flag in zip(names, flags, strict=True) if flag & IFF_UP}
 
 
-def _is_offline(port: int) -> bool:
-    """Check that no address answers.
+def _find_network(port: int) -> str:
+    """Return an address that answers; empty if there is none.
 
     A sandbox with its own loopback may have its service socket at the port at which the host listens. Both
     cannot be in one network, so that is no connection to the host. Where the host's interfaces are visible, a
     rule must refuse all, and the sockets must be the loopback's: the rule knows only ports.
     """
     here = ("127.0.0.1", port)
-    if _interfaces_up() == {"lo"}:
+    interfaces = _interfaces_up()
+    if interfaces == {"lo"}:
         has_own_port = port == urlsplit(os.environ["SERVICE_URL"]).port
-        return not _can_connect(SOMEWHERE) and (has_own_port or not _can_connect(here))
+        addresses = (SOMEWHERE,) if has_own_port else (SOMEWHERE, here)
+        return _say(
+            "answers", [f"{host}:{number}" for host, number in addresses if _can_connect((host, number))]
+        )
+    seen = f"the interfaces {', '.join(sorted(interfaces)) or 'none'} are up"
+    for address in (SOMEWHERE, here):
+        if not _is_refused(address):
+            return f"{seen}, and no rule refuses connections to {address[0]}:{address[1]}"
     families = (socket.AF_INET, socket.AF_INET6)
-    has_datagrams = any(_has_socket(family, socket.SOCK_DGRAM) for family in families)
-    refused = _is_refused(SOMEWHERE) and _is_refused(here) and not has_datagrams
-    return refused and all(_is_bound_to_loopback(family) for family in families)
+    if any(_has_socket(family, socket.SOCK_DGRAM) for family in families):
+        return f"{seen}, and datagrams can be sent"
+    bound = all(_is_bound_to_loopback(family) for family in families)
+    return "" if bound else f"{seen}, and its sockets are not bound to the loopback's"
 
 
 def _can_connect(address: tuple[str, int] | str, family: int = socket.AF_INET) -> bool:
@@ -226,6 +279,10 @@ def _can_connect(address: tuple[str, int] | str, family: int = socket.AF_INET) -
         return True
     except OSError:
         return False
+
+
+def _can_connect_to_socket(path: str) -> bool:
+    return _can_connect(path, socket.AF_UNIX)
 
 
 def _is_refused(address: tuple[str, int]) -> bool:

@@ -1,5 +1,6 @@
 """The sandbox's self-test: run a hostile probe in a real sandbox and report which promises hold.
 
+The probe runs as an agent. Gradings and generated programs see other files, so these roles are started too.
 It shows that the promises hold on this machine today. It does not show that there is no other way out.
 """
 
@@ -12,12 +13,14 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 from agent2rl.core.errors import Agent2RLError, MachineError
 from agent2rl.core.records import Isolation, Limits, Promise
-from agent2rl.core.sandbox import Command, Enclosure, Mount, Sandbox, ServiceSocket
+from agent2rl.core.sandbox import BARE_PYTHON, Command, Enclosure, Mount, Role, Sandbox, ServiceSocket
 from agent2rl.net.key_gate import KeyGate
 from agent2rl.net.socket_keys import write_key
 from agent2rl.sandboxes import start_failures
@@ -82,22 +85,20 @@ def run_self_test(
     sandbox does not make, each with the reason. `more_names` are further promises to test.
     """
     try:
-        findings = _run_probe(sandbox, hidden)
+        findings = _try_roles(sandbox, hidden)
     except Agent2RLError as error:
         text, remedy = start_failures.explain_failure(error)
         promise = Promise(name="the sandbox starts", holds=False, hint=text, remedy=remedy)
         return Isolation(sandbox=name, isolates=True, promises=(promise,))
     names = NAMES | dict(more_names or {})
     gaps = {
-        key: reason
-        for key, reason in (gaps or {}).items()
-        if findings.get(HELD_IN_ANY_CASE.get(key, ""), True)
+        key: reason for key, reason in (gaps or {}).items() if not findings.get(HELD_IN_ANY_CASE.get(key, ""))
     }
     promises = (
         Promise(
             name=text,
-            holds=findings[key],
-            hint=gaps.get(key, "" if findings[key] else BROKEN),
+            holds=not findings[key],
+            hint=gaps.get(key, f"Found: {findings[key]}. {BROKEN}" if findings[key] else ""),
             promised=key not in gaps,
         )
         for key, text in names.items()
@@ -105,7 +106,51 @@ def run_self_test(
     return Isolation(sandbox=name, isolates=True, promises=tuple(promises))
 
 
-def _run_probe(sandbox: Sandbox, hidden: tuple[Path, ...]) -> dict[str, bool]:
+def _try_roles(sandbox: Sandbox, hidden: tuple[Path, ...]) -> dict[str, str]:
+    """Run the probe as an agent, and start the other roles meanwhile; raise an error if one fails."""
+    with ThreadPoolExecutor() as pool:
+        starts = [
+            pool.submit(_require_start, sandbox, "grader", sys.executable),
+            pool.submit(_require_start, sandbox, "program", BARE_PYTHON, hidden),
+        ]
+        findings = _run_probe(sandbox, hidden)
+    for start in starts:
+        start.result()
+    return findings
+
+
+def _require_start(sandbox: Sandbox, role: Role, python: str, hidden: tuple[Path, ...] = ()) -> None:
+    """Start Python in a role: each sees other files, and a sandbox may need one that is not among them."""
+    with tempfile.TemporaryDirectory(prefix="agent2rl-check-") as name:
+        root = Path(name).resolve()
+        for part in ("workspace", "scratch"):
+            (root / part).mkdir()
+        enclosure = _make_enclosure(role, root, hidden)
+        try:
+            exit_ = sandbox.run(Command((python, "-I", "-S", "-c", "")), enclosure, threading.Event())
+        except Agent2RLError as error:
+            reason = error.message.removeprefix("The sandbox did not start: ")
+            raise MachineError(f"The sandbox did not start as {role}: {reason}", error.hint) from error
+        if exit_.code != 0:
+            output = enclosure.log.read_text(encoding="utf-8", errors="replace")
+            raise MachineError(f"Python did not start as {role} ({exit_.reason}): {output[-1000:]}")
+
+
+def _make_enclosure(role: Role, root: Path, hidden: tuple[Path, ...]) -> Enclosure:
+    return Enclosure(
+        role=role,
+        workspace=root / "workspace",
+        scratch=root / "scratch",
+        log=root / "log",
+        wall_seconds=20,
+        limits=Limits(memory_bytes=1 << 30, disk_bytes=1 << 30, processes=64),
+        hidden=hidden,
+        grace_seconds=1,
+    )
+
+
+def _run_probe(sandbox: Sandbox, hidden: tuple[Path, ...]) -> dict[str, str]:
+    """Return what breaks each promise; empty if nothing does."""
     with tempfile.TemporaryDirectory(prefix="agent2rl-check-") as name:
         root = Path(name).resolve()
         shared, private = root / "shared", root / "shared" / "private"
@@ -121,21 +166,14 @@ def _run_probe(sandbox: Sandbox, hidden: tuple[Path, ...]) -> dict[str, bool]:
             _listen(socket.AF_UNIX, str(root / "socket")),
             _listen(socket.AF_UNIX, f"\0{root}"),
         ):
-            enclosure = Enclosure(
-                role="agent",
-                workspace=root / "workspace",
-                scratch=root / "scratch",
-                log=root / "log",
-                wall_seconds=20,
-                limits=Limits(memory_bytes=1 << 30, disk_bytes=1 << 30, processes=64),
+            enclosure = replace(
+                _make_enclosure("agent", root, (private, *hidden)),
                 mounts=(
                     Mount(root / "read-only", "read-only"),
                     Mount(root / "workspace" / "given", "given"),
                     Mount(shared, str(shared)),
                 ),
-                hidden=(private, *hidden),
                 sockets=(ServiceSocket("SERVICE_URL", root / "service"),),
-                grace_seconds=1,
             )
             setup = {
                 "secret": str(root / "secret"),
@@ -157,8 +195,11 @@ def _run_probe(sandbox: Sandbox, hidden: tuple[Path, ...]) -> dict[str, bool]:
         if exit_.code != 0:
             raise MachineError(f"The self-test did not finish ({exit_.reason}): {output[-1000:]}")
         lock = enclosure.workspace / "daemon.lock"
-        outside = {"owner": lock.stat().st_uid != 0, "daemon": _is_unlocked(lock)}
-        inside: dict[str, bool] = json.loads(output.splitlines()[-1])
+        outside = {
+            "owner": "" if lock.stat().st_uid != 0 else "its files belong to uid 0",
+            "daemon": "" if _is_unlocked(lock) else "a daemon is still alive",
+        }
+        inside: dict[str, str] = json.loads(output.splitlines()[-1])
         return inside | outside
 
 

@@ -6,6 +6,7 @@ administrators. Each remedy says whose command it is.
 
 import os
 import re
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -149,7 +150,8 @@ MASKED_PROC = (
     r"mount(ing)? [\"`']?proc[\"`']? to \S.*(permission denied|operation not permitted)"
 )
 MOUNT_DENIED = (
-    r"Failed to make / slave|Failed to mount tmpfs|pivot_root|Can't bind mount|Can't mount (devpts|tmpfs)"
+    r"(Failed to make / slave|Failed to mount tmpfs|pivot_root|Can't bind mount|Can't mount (devpts|tmpfs))"
+    r".*(Permission denied|Operation not permitted)"
 )
 APPTAINER_DENIED = (
     r"Failed to create \w+ namespace|Could not write (parent )?info to (setgroups|[ug]id_map)|"
@@ -182,8 +184,15 @@ def explain_failure(error: Agent2RLError, facts: MachineFacts | None = None) -> 
     if diagnosis := diagnose_failure(error.message, facts or read_machine_facts()):
         return f"{error.message.rstrip('.')}. {diagnosis}", diagnosis.remedy
     if error.hint in ("", CHECK_HINT):
-        return f"{error.message} {UNKNOWN}", ""
+        return f"{error.message.rstrip('.')}. {UNKNOWN}", ""
     return f"{error.message} {error.hint}", error.hint
+
+
+def find_program(program: str) -> str:
+    """Return the path of a sandbox's program; raise MachineError with the way to install it."""
+    if path := shutil.which(program):
+        return path
+    raise build_missing_program(program)
 
 
 def build_missing_program(program: str) -> MachineError:

@@ -76,21 +76,34 @@ class FileSystemView(ABC):
         self.bind_path(source, PurePosixPath(source))
 
     @abstractmethod
-    def add_bind(self, source: Path, target: PurePosixPath, writable: bool) -> None: ...
+    def add_bind(self, source: Path, target: PurePosixPath, writable: bool) -> None:
+        """Show a file, a directory or a socket in place of all that was added at `target` or below it.
+
+        It creates the mount point and its parents (mode 0755). Only those below the workspace exist already.
+        What the host has mounted below `source` appears too. Unless `writable`, all of that is read-only.
+        """
 
     @abstractmethod
     def add_cover(self, target: PurePosixPath, is_directory: bool) -> None:
-        """Show an empty directory or file, which is read-only."""
+        """Show an empty directory or file. A directory is read-only at the end: mounts may come below it."""
 
     @abstractmethod
-    def add_link(self, target: PurePosixPath, leads_to: Path) -> None: ...
+    def add_link(self, target: PurePosixPath, leads_to: Path) -> None:
+        """Add a link in the root directory, such as /bin, unless it is there in any case."""
 
     @abstractmethod
-    def add_text_file(self, target: PurePosixPath, content: str) -> None: ...
+    def add_text_file(self, target: PurePosixPath, content: str) -> None:
+        """Show a small file that everybody can read, and nobody can write."""
 
     @abstractmethod
     def add_kernel_files(self, enclosure: Enclosure) -> None:
-        """Add /proc, /dev with the device files of the enclosure's GPUs, and what is needed of /sys."""
+        """Add /proc, /dev, and what is needed of /sys.
+
+        /proc is that of its own pid namespace, with /proc/sys and the like read-only. /dev has the usual
+        devices, the device files of the enclosure's GPUs (not for programs), and a writable /dev/shm as large
+        as `limit_shared_memory` says; the rest of it is read-only at the end. Of /sys, graders see
+        `PROCESSORS`, and commands with a GPU all of it; read-only.
+        """
 
 
 def real_path(path: Path) -> Path:
