@@ -368,6 +368,8 @@ def _allow_hardware(rules: "PathRules", enclosure: Enclosure) -> None:
         # CUDA names its threads in /proc/PID/task/TID/comm and gives up (error 304) if it cannot. No
         # narrower rule holds for processes to come.
         rules.allow(Path("/proc"), landlock.WRITE_FILE | landlock.TRUNCATE)
+        # NVML gives up if it may not ask this daemon. Where there is none, it does without.
+        rules.allow(Path("/run/nvidia-persistenced"), landlock.CONNECT_SOCKET)
     if enclosure.role == "grader":
         for name in view.PROCESSORS:
             rules.allow(Path(name), landlock.READ)
