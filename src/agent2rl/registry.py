@@ -302,7 +302,7 @@ def _import_attribute(kind: PluginKind, module_name: str, attribute: str) -> Any
                 f"it has no `{REQUIRED_ATTRIBUTE[kind]}`."
             )
         return plugin
-    except ImportError as error:
+    except (ImportError, SyntaxError) as error:
         raise UserError(
             f"Cannot import {module_name!r} for {SINGULAR[kind]} {attribute!r}: {error}."
         ) from error
