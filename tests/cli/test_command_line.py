@@ -183,6 +183,15 @@ def test_an_agent_that_fails_makes_the_run_exit_1_with_its_exit_code(launcher: R
     assert "exit code 3" in run.result.reason
 
 
+def test_the_reason_quotes_the_exception_and_not_the_end_of_its_message(launcher: RunLauncher) -> None:
+    run = launcher.run("raise ValueError('unknown model type.' + ' why' * 200 + '\\n\\nUpgrade it.')")
+    assert run.result.ending == "agent-failed"
+    _, _, quoted = run.result.reason.partition("One of its last lines: ")
+    assert quoted.startswith("ValueError: unknown model type. why why")
+    assert quoted.endswith(" why …")
+    assert len(quoted) <= 302
+
+
 def test_a_baseline_that_fails_ends_the_run_with_a_reason(launcher: RunLauncher, tmp_path: Path) -> None:
     plugins = tmp_path / "plugins"
     plugins.mkdir()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from agent2rl import registry
-from agent2rl.core.agent import Agent, Brief
+from agent2rl.core.agent import Agent, Brief, ModelCheckingAgent
 from agent2rl.core.errors import Agent2RLError, explain_full_disk
 from agent2rl.core.records import RunResult, RunSpec
 from agent2rl.core.sandbox import AUTO_SANDBOX, ServiceSocket
@@ -102,6 +102,8 @@ def _execute_run(
         registry.find_sandbox(spec.sandbox)
     registry.require_loader(spec.engine)
     run_steps.require_gpus(spec, settings)
+    if isinstance(agent, ModelCheckingAgent):
+        agent.require_model(spec.model, spec.engine)
     driver_setup = driver_session.DriverSetup(spec, agent, settings, resuming)
     network_setup = NetworkSetup(spec, settings)
     _raise_file_limit()
