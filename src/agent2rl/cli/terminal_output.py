@@ -23,6 +23,7 @@ from agent2rl.core.audit_records import FLAG_NAMES, Audit
 from agent2rl.core.events import TimelineEvent
 from agent2rl.core.grading_records import ContaminationSummary, ExampleResult
 from agent2rl.core.records import Isolation, Rollouts
+from agent2rl.core.units import format_elapsed_time
 from agent2rl.record.files import open_regular_file
 from agent2rl.record.paths import RunPaths
 from agent2rl.record.reader import RunView
@@ -128,8 +129,7 @@ class TerminalProgress:
             self._print_line(f"agent: {sanitize_one_line(line)}")
 
     def _print_line(self, line: str) -> None:
-        seconds = int(time.monotonic() - self._began)
-        clock = f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+        clock = format_elapsed_time(time.monotonic() - self._began)
         self._console.print(f"[dim]{clock}[/dim]  {escape(line)}")
 
     def __enter__(self) -> Self:

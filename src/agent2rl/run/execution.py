@@ -293,7 +293,7 @@ def _run_agent_with_sockets(
             recorder.record_start(deadline, INSTRUCTIONS_VERSION, service.clock.gpus)
             times = _read_run_times(service)
             workspace.write_first_run_meta(paths.workspace, run.spec, run.task, times)
-            logger.info("The agent %s starts with %.0f s left", run.spec.agent, deadline - time.time())
+            logger.info("Agent %r starts with %.0f s left", run.spec.agent, deadline - time.time())
             agent_end = agent_session.run_agent_rounds(launcher, brief, service, recorder, run.spec.continues)
             logger.info("The agent ended after %.1f s: %s", agent_end.agent_seconds, agent_end.ending)
         service.finish_gradings()
