@@ -504,7 +504,7 @@ def test_a_message_of_several_lines_is_shown_indented_and_as_one_line_of_progres
 def test_verbose_logs_to_stderr_with_level_and_logger_name(launcher: RunLauncher) -> None:
     quiet, info, debug = (launcher.cli(*flags, "show", "nowhere") for flags in ((), ("-v",), ("-vv",)))
     assert quiet.stderr.startswith("error: ")
-    assert re.match(r"00:00:\d\d  INFO agent2rl.cli.main: agent2rl ", info.stderr)
+    assert re.match(r"\d\d:\d\d:\d\d  INFO agent2rl.cli.main: agent2rl ", info.stderr)
     assert "DEBUG" not in info.stderr
     assert " DEBUG agent2rl.cli.main: The command failed\nTraceback" in debug.stderr
     assert quiet.stdout == info.stdout == debug.stdout == ""

@@ -12,8 +12,8 @@ from typing import NoReturn, TextIO
 import click
 
 from agent2rl import __version__
+from agent2rl.cli.elapsed_clock import format_elapsed_time
 from agent2rl.core.errors import Agent2RLError, UserError, explain_full_disk
-from agent2rl.core.units import format_elapsed_time
 
 logger = logging.getLogger("agent2rl.cli.main")  # `__name__` is "__main__" under `python -m`
 
@@ -132,8 +132,8 @@ class PrintableFormatter(logging.Formatter):
     Lines begin with the elapsed time, as the progress lines of a run do.
     """
 
-    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802, ARG002
-        return format_elapsed_time(record.relativeCreated / 1000)
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: ARG002, N802
+        return format_elapsed_time()
 
     def format(self, record: logging.LogRecord) -> str:
         return _make_printable(super().format(record))

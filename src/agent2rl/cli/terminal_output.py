@@ -5,7 +5,6 @@ agent works, the last line of its output is shown: live on a terminal, every hal
 """
 
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,11 +18,11 @@ from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
+from agent2rl.cli.elapsed_clock import format_elapsed_time
 from agent2rl.core.audit_records import FLAG_NAMES, Audit
 from agent2rl.core.events import TimelineEvent
 from agent2rl.core.grading_records import ContaminationSummary, ExampleResult
 from agent2rl.core.records import Isolation, Rollouts
-from agent2rl.core.units import format_elapsed_time
 from agent2rl.record.files import open_regular_file
 from agent2rl.record.paths import RunPaths
 from agent2rl.record.reader import RunView
@@ -103,7 +102,6 @@ class TerminalProgress:
     def __init__(self, quiet: bool, runs: Path) -> None:
         self._console = Console(stderr=True, quiet=quiet, highlight=False, soft_wrap=True)
         self._live = Status("starting", console=self._console) if self._console.is_terminal else None
-        self._began = time.monotonic()
         self._runs, self._log = runs, Path()
         self._following = ExitStack()
 
@@ -129,8 +127,7 @@ class TerminalProgress:
             self._print_line(f"agent: {sanitize_one_line(line)}")
 
     def _print_line(self, line: str) -> None:
-        clock = format_elapsed_time(time.monotonic() - self._began)
-        self._console.print(f"[dim]{clock}[/dim]  {escape(line)}")
+        self._console.print(f"[dim]{format_elapsed_time()}[/dim]  {escape(line)}")
 
     def __enter__(self) -> Self:
         if self._live:

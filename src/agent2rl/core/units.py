@@ -1,4 +1,4 @@
-"""Parse and format byte sizes and elapsed time, and shorten names the way people write them."""
+"""Parse and format byte sizes, and shorten names the way people write them."""
 
 import re
 
@@ -23,9 +23,3 @@ PATH = re.compile(r"(^|:)(?:~|\.{0,2})/(?:[^:]*/)?([^/:]+)/?$")
 def strip_path(name: str) -> str:
     """Return the name that a run shows: paths of this machine are cut to their last part."""
     return PATH.sub(r"\1\2", name)
-
-
-def format_elapsed_time(seconds: float) -> str:
-    """Format the time since a start as hh:mm:ss, as progress lines and log lines begin."""
-    whole = int(seconds)
-    return f"{whole // 3600:02d}:{whole // 60 % 60:02d}:{whole % 60:02d}"

@@ -120,10 +120,13 @@ class Ledger:
 
 
 def _name_subject(data: Mapping[str, JsonValue]) -> str:
-    """Return what a record is about, for the log: a submission, a split, both or nothing."""
+    """Return what a record is about, for the log: a submission, a split, a file or nothing."""
     submission = data.get("submission")
     number = submission.get("id") if isinstance(submission, dict) else submission
-    parts = [f"submission {number}" if number is not None else "", str(data.get("split") or "")]
+    parts = [
+        f"submission {number}" if number is not None else "",
+        *(str(data.get(key) or "") for key in ("split", "file")),
+    ]
     return ", ".join(["", *filter(None, parts)])
 
 
