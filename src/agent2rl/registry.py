@@ -14,6 +14,7 @@ directory, defines the constant REMOTE.
 import importlib
 import logging
 import re
+import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -282,7 +283,8 @@ def _resolve_plugin(kind: PluginKind, name: str) -> Any:
 
 def _load_plugin(kind: PluginKind, name: str, argument: str) -> Any:
     plugin = _scan_plugins(kind)[name]
-    logger.debug("Loading %s %r from %s", SINGULAR[kind], name, plugin.module)
+    if plugin.module not in sys.modules:
+        logger.debug("Loading %s %r from %s", SINGULAR[kind], name, plugin.module)
     module = importlib.import_module(plugin.module)
     if argument:
         if not hasattr(module, "parse"):

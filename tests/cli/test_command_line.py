@@ -183,6 +183,15 @@ def test_an_agent_that_fails_makes_the_run_exit_1_with_its_exit_code(launcher: R
     assert "exit code 3" in run.result.reason
 
 
+def test_the_reason_quotes_the_exception_and_not_the_end_of_its_message(launcher: RunLauncher) -> None:
+    run = launcher.run("raise ValueError('unknown model type.' + ' why' * 200 + '\\n\\nUpgrade it.')")
+    assert run.result.ending == "agent-failed"
+    _, _, quoted = run.result.reason.partition("One of its last lines: ")
+    assert quoted.startswith("ValueError: unknown model type. why why")
+    assert quoted.endswith(" why …")
+    assert len(quoted) <= 302
+
+
 def test_a_baseline_that_fails_ends_the_run_with_a_reason(launcher: RunLauncher, tmp_path: Path) -> None:
     plugins = tmp_path / "plugins"
     plugins.mkdir()
@@ -495,7 +504,7 @@ def test_a_message_of_several_lines_is_shown_indented_and_as_one_line_of_progres
 def test_verbose_logs_to_stderr_with_level_and_logger_name(launcher: RunLauncher) -> None:
     quiet, info, debug = (launcher.cli(*flags, "show", "nowhere") for flags in ((), ("-v",), ("-vv",)))
     assert quiet.stderr.startswith("error: ")
-    assert " INFO agent2rl.cli.main: agent2rl " in info.stderr
+    assert re.match(r"\d\d:\d\d:\d\d  INFO agent2rl.cli.main: agent2rl ", info.stderr)
     assert "DEBUG" not in info.stderr
     assert " DEBUG agent2rl.cli.main: The command failed\nTraceback" in debug.stderr
     assert quiet.stdout == info.stdout == debug.stdout == ""
@@ -510,9 +519,9 @@ def test_verbose_tells_the_story_of_a_run_in_a_few_lines(shipped_run: CommandedR
         r"run.run_steps: Sandbox \w+: self-test passed in [\d.]+ s",
         r"run.assets: Loaded abacus .* in [\d.]+ s",
         r"run.run_steps: Baseline \(feedback\): [\d.]+, (graded in [\d.]+ s|from the cache)",
-        r"run.execution: The agent script starts with \d+ s left",
+        r"run.execution: Agent 'script' starts with \d+ s left",
         r"grading.service: Submission 1 \('/workspace/output/v1'\): frozen in [\d.]+ s",
-        r"grading.service: Submission 1: scored [\d.]+ after [\d.]+ s",
+        r"grading.service: Submission 1: scored [\d.]+, \w+ after [\d.]+ s",
         r"run.agent_session: Round 1 of the agent: exited after [\d.]+ s, exit code 0",
         r"run.execution: The agent ended after [\d.]+ s: completed",
         r"run.run_steps: Searched the agent's files for evaluation data in [\d.]+ s",

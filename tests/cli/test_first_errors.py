@@ -57,6 +57,10 @@ error: There is no model named 'gpt-9'.
 error: There is no model directory './nowhere'.
        Name a directory, a shipped model, or one of the hub: org/name.
 """,
+    "agent2rl run --task gsm8k-mini --agent recipe": """\
+error: The agent 'recipe' trains language models, and abacus is not one.
+       For example --model seedling, or another: agent2rl list models.
+""",
     "agent2rl run --task gsm8k-mini --model acme/tiny  (without a network)": """\
 error: The hub cannot be reached, and acme/tiny@main is not complete in its cache.
        Check the network, HF_ENDPOINT and HF_HOME, or name a model directory.
@@ -118,6 +122,7 @@ def call(launcher: RunLauncher, shown: str, **environment: str) -> "subprocess.C
         "agent2rl run --task gsm8k-mini --agent nop --max-gpu-hours 1",
         "agent2rl run --task gsm8k-mini --model gpt-9",
         "agent2rl run --task gsm8k-mini --model ./nowhere",
+        "agent2rl run --task gsm8k-mini --agent recipe",
         "agent2rl run --task gsm9k",
         "agent2rl run --task gsm8k-mini --agent clade-code",
         "agent2rl show yesterday",

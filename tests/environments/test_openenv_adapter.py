@@ -323,7 +323,7 @@ def test_what_is_served_is_witnessed_and_refused_when_the_budget_is_used_up(tmp_
                 assert "used up" in refused["data"]["message"]
         with world.http() as client:
             assert client.post("/reset").status_code == 403
-        totals = world.metered.meter.close()
+        totals = world.metered.meter.close_and_sum_totals()
         assert totals.served.model_dump() == {"episodes": 2, "steps": 3, "successes": 1}
         assert world.metered.events() == [{"source": "served", "episodes": 2, "steps": 3, "successes": 1}]
 

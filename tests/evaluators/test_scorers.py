@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent2rl.evaluators.scorers import exact_number, final_answer, last_number
+from agent2rl.core.task import Example
+from agent2rl.evaluators.scorers import (
+    exact_number,
+    final_answer,
+    last_number,
+    same_last_number,
+    same_published_number,
+)
 
 SAME_NUMBER = [
     ("#### 18", 18),
@@ -141,6 +148,13 @@ NO_NUMBER = [
     "#### 1/" + "9" * 1_000_000,
     "#### " + "1,000" * 100_000,
 ]
+
+
+def test_a_task_can_use_a_scorer_of_numbers_as_its_score() -> None:
+    example = Example("sum-test-0000", "What is 9 + 9?", "9 + 9 = 18\n#### 18")
+    for score in (exact_number, same_last_number, same_published_number):
+        assert score("#### 18", example) == score("#### 18", example.target) == 1
+        assert score("#### 17", example) == score("#### 17", example.target) == 0
 
 
 @pytest.mark.parametrize(("text", "number"), SAME_NUMBER)

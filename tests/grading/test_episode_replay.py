@@ -57,7 +57,7 @@ def test_a_claimed_episode_is_replayed_and_counts_as_such(tmp_path: Path) -> Non
         one.meter.replay_in(STAIRS, fail)
         claim(one, [WON, LOST])
         one.meter.accept_episodes(one.report_traces(1, [WON, LOST]))
-        totals = one.meter.close()
+        totals = one.meter.close_and_sum_totals()
         assert totals.replayed == totals.claimed == totals.witnessed
         assert totals.replayed.model_dump() == {"episodes": 2, "steps": len(CLIMB) + 2, "successes": 1}
         assert not any(totals.refuted.model_dump().values())
@@ -80,7 +80,7 @@ def test_an_episode_with_another_outcome_is_refuted(tmp_path: Path, false: Episo
         one.meter.replay_in(STAIRS, fail)
         claim(one, [false, LOST])
         one.meter.accept_episodes(one.report_traces(1, [false, LOST]))
-        totals = one.meter.close()
+        totals = one.meter.close_and_sum_totals()
         assert (totals.refuted.episodes, totals.replayed.episodes) == (1, 1)
         assert detail in next(event["detail"] for event in one.events() if event["source"] == "refuted")
 
@@ -90,7 +90,7 @@ def test_episodes_of_a_world_that_cannot_be_replayed_stay_claims(tmp_path: Path)
         one.meter.replay_in(STAIRS_WORLD, fail)
         claim(one, [WON])
         one.meter.accept_episodes(one.report_traces(1, [WON]))
-        totals = one.meter.close()
+        totals = one.meter.close_and_sum_totals()
         assert totals.unverified == totals.claimed
         assert totals.witnessed.episodes == 0
 
@@ -143,7 +143,7 @@ def test_only_claimed_episodes_can_be_proved_and_each_once(tmp_path: Path) -> No
             one.meter.accept_episodes(one.report_traces(2, [WON]))
         with pytest.raises(Refusal, match="not counted yet"):
             one.meter.accept_episodes(one.report_traces(1, [WON], reporter="another"))
-        assert one.meter.close().replayed.episodes == 1
+        assert one.meter.close_and_sum_totals().replayed.episodes == 1
 
 
 def test_a_report_of_episodes_with_a_wrong_signature_does_not_count(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_a_full_queue_refuses_and_takes_the_same_report_later(
         with pytest.raises(TooManyReports):
             one.meter.accept_episodes(one.report_traces(3, [WON]))
         go_on.set()
-        assert one.meter.close().replayed.episodes == 2
+        assert one.meter.close_and_sum_totals().replayed.episodes == 2
 
 
 def test_what_is_not_replayed_soon_after_the_end_stays_claimed(
@@ -212,7 +212,7 @@ def test_what_is_not_replayed_soon_after_the_end_stays_claimed(
         one.meter.accept_episodes(one.report_traces(1, [WON] * 3))
         assert entered.wait(60)
         closing.set()
-        totals = one.meter.close()
+        totals = one.meter.close_and_sum_totals()
         assert (totals.replayed.episodes, totals.unverified.episodes) == (1, 2)
 
 
@@ -231,7 +231,7 @@ def test_an_error_of_the_world_is_recorded_and_the_episodes_stay_claims(tmp_path
         one.meter.replay_in(replace(STAIRS, environment=Broken), faults.append)
         claim(one, [WON])
         one.meter.accept_episodes(one.report_traces(1, [WON]))
-        assert one.meter.close().unverified.episodes == 1
+        assert one.meter.close_and_sum_totals().unverified.episodes == 1
     assert faults == ["replaying episodes"]
 
 
@@ -349,7 +349,7 @@ def replay_what_is_reported(tmp_path: Path, program: str) -> Rollouts:
         one.meter.replay_in(open_world(tmp_path / "data"), fail)
         for batch in batches:
             one.meter.accept_episodes(batch)
-        return one.meter.close()
+        return one.meter.close_and_sum_totals()
 
 
 def test_what_the_adapters_play_is_reported_and_can_be_replayed(tmp_path: Path) -> None:

@@ -179,9 +179,9 @@ def test_what_is_searched_decides_whether_a_baseline_is_used_again(tmp_path: Pat
     (folder / "a.txt").write_text("orin")
     first = opened(f"local:{folder}")
     assert first.repeatable
-    assert opened(f"local:{folder}").offer == first.offer
+    assert opened(f"local:{folder}").description == first.description
     (folder / "a.txt").write_text("talva")
-    assert opened(f"local:{folder}").offer != first.offer
+    assert opened(f"local:{folder}").description != first.description
     assert not opened(f"local:{folder}", str(tmp_path / "record.jsonl")).repeatable
     assert not opened("searxng:http://127.0.0.1:9").repeatable
     assert opened(f"replay:{tmp_path / 'record.jsonl'}").repeatable

@@ -45,7 +45,7 @@ def test_reports_are_counted_each_on_the_record(tmp_path: Path) -> None:
         one.meter.count_claim(one.report(1, episodes=2, steps=40))
         one.meter.count_claim(one.report(2, episodes=1, steps=30, successes=2))
         one.meter.count_claim(one.report(1, "another", episodes=1, steps=1))
-        totals = one.meter.close()
+        totals = one.meter.close_and_sum_totals()
         assert totals.claimed.model_dump() == {"episodes": 4, "steps": 71, "successes": 2}
         assert not any(totals.served.model_dump().values())
         assert [event["steps"] for event in one.events()] == [40, 30, 1]

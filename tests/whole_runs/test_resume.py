@@ -265,7 +265,7 @@ def test_steps_in_a_world_go_on_counting(tmp_path: Path) -> None:
         one.meter.count_claim(one.report(1, steps=40, episodes=1))
         one.meter.begin_episode()
         one.meter.count_step(won=True)
-        one.meter.close()
+        one.meter.close_and_sum_totals()
     with reopened(one.recorder) as recorder:
         again = RecordedMeter(
             RolloutMeter(Budget(wall_seconds=60, environment_steps=100), recorder), recorder
@@ -286,7 +286,7 @@ def test_replayed_episodes_go_on_counting_and_are_not_proved_again(tmp_path: Pat
         one.meter.replay_in(world, lambda _: None)
         one.meter.count_claim(one.report(1, steps=3, episodes=2, successes=2))
         one.meter.accept_episodes(one.report_traces(1, traces))
-        before = one.meter.close()
+        before = one.meter.close_and_sum_totals()
         assert (before.replayed.episodes, before.refuted.episodes) == (1, 1)
     with reopened(one.recorder) as recorder:
         again = RecordedMeter(RolloutMeter(Budget(wall_seconds=60), recorder), recorder)

@@ -12,6 +12,7 @@ from typing import NoReturn, TextIO
 import click
 
 from agent2rl import __version__
+from agent2rl.cli.elapsed_clock import format_elapsed_time
 from agent2rl.core.errors import Agent2RLError, UserError, explain_full_disk
 
 logger = logging.getLogger("agent2rl.cli.main")  # `__name__` is "__main__" under `python -m`
@@ -90,7 +91,8 @@ class LazyGroup(click.Group):
     "-v",
     "--verbose",
     count=True,
-    help="Log what happens to stderr: -v for the main steps, -vv for debugging. Goes before the command.",
+    help="Log what happens to stderr, with the elapsed time: -v for the main steps, -vv for debugging. "
+    "Goes before the command.",
 )
 def cli(verbose: int) -> None:
     """Can an LLM agent engineer the RL post-training of another model?
@@ -118,14 +120,20 @@ def configure_logging(verbosity: int) -> None:
     """Log the package to stderr: warnings by default, INFO at verbosity 1, DEBUG from 2 on."""
     level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbosity, 2)]
     handler = StderrHandler(level)
-    handler.setFormatter(PrintableFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(PrintableFormatter("%(asctime)s  %(levelname)s %(name)s: %(message)s"))
     package_logger = logging.getLogger("agent2rl")
     package_logger.handlers[:] = [handler]  # replaces, so that a second call does not log each line twice
     package_logger.setLevel(level if verbosity else logging.NOTSET)
 
 
 class PrintableFormatter(logging.Formatter):
-    """Replace control characters, because a log line may quote what an agent wrote."""
+    """Replace control characters, because a log line may quote what an agent wrote.
+
+    Lines begin with the elapsed time, as the progress lines of a run do.
+    """
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: ARG002, N802
+        return format_elapsed_time()
 
     def format(self, record: logging.LogRecord) -> str:
         return _make_printable(super().format(record))

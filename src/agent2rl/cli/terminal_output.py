@@ -5,7 +5,6 @@ agent works, the last line of its output is shown: live on a terminal, every hal
 """
 
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,6 +18,7 @@ from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
+from agent2rl.cli.elapsed_clock import format_elapsed_time
 from agent2rl.core.audit_records import FLAG_NAMES, Audit
 from agent2rl.core.events import TimelineEvent
 from agent2rl.core.grading_records import ContaminationSummary, ExampleResult
@@ -102,7 +102,6 @@ class TerminalProgress:
     def __init__(self, quiet: bool, runs: Path) -> None:
         self._console = Console(stderr=True, quiet=quiet, highlight=False, soft_wrap=True)
         self._live = Status("starting", console=self._console) if self._console.is_terminal else None
-        self._began = time.monotonic()
         self._runs, self._log = runs, Path()
         self._following = ExitStack()
 
@@ -128,9 +127,7 @@ class TerminalProgress:
             self._print_line(f"agent: {sanitize_one_line(line)}")
 
     def _print_line(self, line: str) -> None:
-        seconds = int(time.monotonic() - self._began)
-        clock = f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
-        self._console.print(f"[dim]{clock}[/dim]  {escape(line)}")
+        self._console.print(f"[dim]{format_elapsed_time()}[/dim]  {escape(line)}")
 
     def __enter__(self) -> Self:
         if self._live:

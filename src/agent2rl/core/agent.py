@@ -140,6 +140,15 @@ class DrivenAgent(Agent, Protocol):
         ...
 
 
+@runtime_checkable
+class ModelCheckingAgent(Agent, Protocol):
+    """An agent that cannot train every base model."""
+
+    def require_model(self, model: str, engine: str) -> None:
+        """Raise UserError if it cannot train this model. Called before the run begins."""
+        ...
+
+
 @dataclass(frozen=True)
 class ProgramAgent:
     """A driven agent as a plain value; each module of `agents/` defines one."""

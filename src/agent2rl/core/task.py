@@ -252,6 +252,14 @@ class Task:
             exposes=self.exposes if profile.exposes is None else profile.exposes,
         )
 
+    def apply_prompts(self, prompts: PromptTemplates | None) -> Self:
+        """Return the task with the user's prompt templates; None is the task itself."""
+        if prompts is None:
+            return self
+        if not isinstance(self.evaluator, PromptableEvaluator):
+            raise UserError(f"The task {self.id!r} does not support other prompts.", "Leave out --prompts.")
+        return replace(self, evaluator=self.evaluator.with_prompts(prompts))
+
 
 # Evaluator folders: data that is too large to be copied with each example
 

@@ -12,6 +12,8 @@ is no answer: neither the part that would parse nor any later text counts. Numbe
 `last_number` is the flexible rule: the last number of the text, wherever it is. `published_number` is that of
 the paper's protocol: the last number before a `Question:` that the model may write, compared to 1e-6.
 
+The scorers of numbers take the target or the whole example, so that a task can use them as its `score`.
+
 The rubric checks what the meta of an example requests (`value`, `others`, `language`, `length`, `form`). The
 score is the share of five qualities that the answer has, halved if it does not answer the question.
 """
@@ -80,25 +82,32 @@ def last_number(text: str) -> Fraction | None:
     return _parse_number(numbers[-1]) if numbers else None
 
 
-def exact_number(output: str, target: str) -> float:
+def exact_number(output: str, target: str | Example) -> float:
     """Return 1.0 if both have the same final number, else 0.0."""
-    right = final_answer(target)
-    if right is None:
-        raise ValueError(f"the target has no number after {MARKER}: {target[-80:]!r}")
-    return float(final_answer(output) == right)
+    return float(final_answer(output) == _require_final_answer(target))
 
 
-def same_last_number(output: str, target: str) -> float:
+def same_last_number(output: str, target: str | Example) -> float:
     """Return 1.0 if the last number of the output is the final number of the target, else 0.0."""
-    return float(last_number(output) == final_answer(target))
+    return float(last_number(output) == final_answer(_read_target(target)))
 
 
-def same_published_number(output: str, target: str) -> float:
+def same_published_number(output: str, target: str | Example) -> float:
     """Return 1.0 if the last number of the output, as published, is the final number of the target."""
-    right, found = final_answer(target), published_number(output)
-    if right is None:
-        raise ValueError(f"the target has no number after {MARKER}: {target[-80:]!r}")
+    right, found = _require_final_answer(target), published_number(output)
     return float(found is not None and abs(found - float(right)) < PUBLISHED_TOLERANCE)
+
+
+def _require_final_answer(target: str | Example) -> Fraction:
+    text = _read_target(target)
+    answer = final_answer(text)
+    if answer is None:
+        raise ValueError(f"the target has no number after {MARKER}: {text[-80:]!r}")
+    return answer
+
+
+def _read_target(target: str | Example) -> str:
+    return target.target if isinstance(target, Example) else target
 
 
 def published_number(output: str) -> float | None:

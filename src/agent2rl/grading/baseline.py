@@ -128,7 +128,7 @@ class BaselineGrader:
         """Return the baseline from the cache, or measure it. A failed baseline is an error, never a zero."""
         cache, key = BaselineCache(self.cache) if self.cache else None, self.cache_key(split)
         if cache and (cached := cache.load(key)):
-            logger.debug("The baseline %s is of run %s", key[:12], cached.measured.run_id)
+            logger.debug("Baseline (%s): in the cache from run %s", split, cached.measured.run_id)
             return GradedBaseline(cached.results, cached.measured)
         warning = NOT_USED if cache and cache.has_entry(key) else None
         try:

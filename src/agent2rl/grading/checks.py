@@ -226,7 +226,7 @@ def check_submission(submission: Path, base: BaseModel, resave: Resave) -> Model
         _check_end_tokens(config, base, added, tokenizer)
     with _collect_refusal(problems):
         chat_format = _check_chat_format(submission, base, resave)
-    logger.debug("Checked %s: %d problems", submission.parent.name, len(problems))
+    logger.debug("Submission %s: checked, %d problems", submission.parent.name, len(problems))
     if len(problems) == 1:
         raise problems[0]
     if problems:

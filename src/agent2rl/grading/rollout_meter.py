@@ -296,7 +296,7 @@ class RolloutMeter:
                 refuted=self._refuted,
             )
 
-    def close(self) -> Rollouts:
+    def close_and_sum_totals(self) -> Rollouts:
         """Replay what is waiting, record the totals in the ledger and return them."""
         if self._replays:
             self._replays.close()

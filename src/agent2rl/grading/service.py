@@ -324,7 +324,8 @@ class GradingService:
             self.grader.discard_merged(self._recorder.paths.submission_paths(number))
         seconds = time.monotonic() - begin
         score = f" {verdict.score.value:.2f}" if verdict.score else ""
-        logger.info("Submission %d: %s%s after %.1f s", number, verdict.verdict, score, seconds)
+        lineage = "" if verdict.lineage == "unknown" else f", {verdict.lineage}"
+        logger.info("Submission %d: %s%s%s after %.1f s", number, verdict.verdict, score, lineage, seconds)
         with self._verdict_lock:
             self._publish_verdict(verdict.apply_to(submission, queue_seconds, seconds))
             self._drop_superseded()

@@ -75,7 +75,9 @@ class SubmissionGrader:
                 f"Merging the adapter takes {needed:,} bytes on the disk; {free:,} are free.",
                 "Delete checkpoints that you do not need, then submit again.",
             )
-        logger.debug("Merging the adapter %s into %s bytes", where.root.name, f"{adapter.merged_bytes:,}")
+        logger.debug(
+            "%s: merging the adapter into %s bytes", _describe_subject(where), f"{adapter.merged_bytes:,}"
+        )
         return replace(parts, tensors=merge_adapter(adapter, directory))
 
     def _merged_directory(self, where: SubmissionPaths) -> Path:
@@ -121,7 +123,7 @@ class SubmissionGrader:
         recorder = self._recorder
         results = recorder.resume_state.read_recorded_results(recorder.paths, where, split)
         if results is not None:
-            logger.debug("%s (%s): the results are already recorded", where.root.name, split)
+            logger.debug("%s (%s): the results are already recorded", _describe_subject(where), split)
             return results
         where.root.mkdir(parents=True, exist_ok=True)
         recorder.paths.scratch.mkdir(parents=True, exist_ok=True)
@@ -132,7 +134,7 @@ class SubmissionGrader:
             child = child or self.child
             results = child.grade_model(files, split, where.log, recorder.paths.scratch, self._stop)
             seconds = time.monotonic() - begin
-            logger.debug("%s (%s): built and graded in %.1f s", where.root.name, split, seconds)
+            logger.debug("%s (%s): built and graded in %.1f s", _describe_subject(where), split, seconds)
         finally:
             remove_tree(directory)
         recorder.record_results(where, split, results)
@@ -146,6 +148,12 @@ class SubmissionGrader:
                 log = paths.scratch / "resave.log"
                 self._resaved = resave_base(self.base, self.child, paths.scratch, log, self._stop)
             return self._resaved
+
+
+def _describe_subject(where: SubmissionPaths) -> str:
+    """Name what is graded, for the log: a submission, an ablation or a model of the regression panel."""
+    name = where.root.name
+    return f"Submission {name}" if name.isdigit() else f"{where.root.parent.name}/{name[:12]}"
 
 
 # Verdicts.

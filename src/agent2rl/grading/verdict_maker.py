@@ -158,7 +158,7 @@ class VerdictMaker:
 
     def _record_origin(self, paths: SubmissionPaths, origin: WeightsOrigin) -> WeightsOrigin:
         if origin.lineage:
-            logger.debug("Lineage of submission %s: %s", paths.root.name, origin.lineage.verdict)
+            logger.debug("Submission %s: lineage %s", paths.root.name, origin.lineage.verdict)
             self._recorder.record_lineage(paths, origin.lineage, origin.lineage.siblings)
         return origin
 

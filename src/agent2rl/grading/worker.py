@@ -12,17 +12,16 @@ import gc
 import sys
 import time
 import traceback
-from dataclasses import replace
 from pathlib import Path
 
 from pydantic import JsonValue
 
 from agent2rl import registry
 from agent2rl.core.engine import Engine, use_all_cores
-from agent2rl.core.errors import Agent2RLError, EngineFailure, GradingError, UserError
+from agent2rl.core.errors import Agent2RLError, EngineFailure, GradingError
 from agent2rl.core.grading_records import EvalResult, EvalSettings
 from agent2rl.core.records import PromptTemplates, Record
-from agent2rl.core.task import Example, ModelEvaluator, PromptableEvaluator, Task
+from agent2rl.core.task import Example, ModelEvaluator
 from agent2rl.record.files import write_record
 
 MIN_EXAMPLES_PER_PROCESS = 16
@@ -75,7 +74,7 @@ class GradingOutcome(Record):
 def run_job(here: Path) -> GradingOutcome:
     job = GradingJob.model_validate_json((here / JOB).read_bytes())
     task = registry.find_task(job.task).apply_profile(job.profile)
-    evaluator = apply_prompts(task, job.prompts).evaluator
+    evaluator = task.apply_prompts(job.prompts).evaluator
     if isinstance(evaluator, ModelEvaluator):
         return _grade_without_engine(evaluator, evaluator.version, here, job.settings)
     begin = time.monotonic()
@@ -118,15 +117,6 @@ def _grade_without_engine(
 def _read_examples(here: Path) -> list[Example]:
     lines = (here / EXAMPLES).read_bytes().splitlines()
     return [ExampleRow.model_validate_json(line).to_example() for line in lines]
-
-
-def apply_prompts(task: Task, prompts: PromptTemplates | None) -> Task:
-    """Return the task with the user's prompt templates, if there are any."""
-    if prompts is None:
-        return task
-    if not isinstance(task.evaluator, PromptableEvaluator):
-        raise UserError(f"The task {task.id!r} does not support other prompts.", "Leave out --prompts.")
-    return replace(task, evaluator=task.evaluator.with_prompts(prompts))
 
 
 def _load_engine(engine: str, model: Path) -> Engine:

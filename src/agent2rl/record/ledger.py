@@ -14,7 +14,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -94,7 +94,7 @@ class Ledger:
             self._write_entry(entry)
             self._index += 1
             self._last = entry.hash
-            logger.debug("%s record %d: %s", self._head.stem, entry.index, kind)
+            logger.debug("%s record %d: %s%s", self._head.stem, entry.index, kind, _name_subject(data))
             return entry
 
     def _write_entry(self, entry: LedgerEntry) -> None:
@@ -117,6 +117,17 @@ class Ledger:
 
     def close(self) -> None:
         self._file.close()
+
+
+def _name_subject(data: Mapping[str, JsonValue]) -> str:
+    """Return what a record is about, for the log: a submission, a split, a file or nothing."""
+    submission = data.get("submission")
+    number = submission.get("id") if isinstance(submission, dict) else submission
+    parts = [
+        f"submission {number}" if number is not None else "",
+        *(str(data.get(key) or "") for key in ("split", "file")),
+    ]
+    return ", ".join(["", *filter(None, parts)])
 
 
 def read_ledger(path: Path, head: Path) -> LedgerReading:

@@ -69,11 +69,11 @@ class AgentNetwork:
 
     sockets: tuple[ServiceSocket, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
-    overlay: PackageOverlay | None = None
+    package_overlay: PackageOverlay | None = None
 
     def add_to_brief(self, brief: Brief) -> Brief:
         """Add the variables, and the Python of the run's own environment."""
-        python = str(self.overlay.interpreter) if self.overlay else brief.python
+        python = str(self.package_overlay.interpreter) if self.package_overlay else brief.python
         return replace(brief, environment={**brief.environment, **self.environment}, python=python)
 
 
@@ -95,7 +95,9 @@ class NetworkSetup:
         )
 
     @contextmanager
-    def open_network(self, overlay: PackageOverlay | None, recorder: Recorder) -> Iterator[AgentNetwork]:
+    def open_network(
+        self, package_overlay: PackageOverlay | None, recorder: Recorder
+    ) -> Iterator[AgentNetwork]:
         """Serve the proxy. Afterwards nothing is connected any more, and the usage is recorded."""
         if self.policy.kind == "none":
             yield AgentNetwork()
@@ -109,9 +111,11 @@ class NetworkSetup:
         try:
             with serve_network_proxy(proxy) as socket:
                 sockets = (ServiceSocket(URL_VARIABLE, socket),)
-                yield AgentNetwork(sockets, make_client_variables(self._mirrors, overlay), overlay)
+                yield AgentNetwork(
+                    sockets, make_client_variables(self._mirrors, package_overlay), package_overlay
+                )
         finally:
-            installed = overlay.list_installed_packages() if overlay else set()
+            installed = package_overlay.list_installed_packages() if package_overlay else set()
             packages = sort_packages(installed | list_workspace_packages(recorder.paths.workspace))
             self.usage = sum_network_requests(
                 str(self.policy), log.requests, log.unrecorded, packages, log.fault
@@ -129,13 +133,13 @@ def _name_variable(registry: str) -> str:
 
 
 def make_client_variables(
-    mirrors: Mapping[str, Sequence[str]], overlay: PackageOverlay | None = None
+    mirrors: Mapping[str, Sequence[str]], package_overlay: PackageOverlay | None = None
 ) -> dict[str, str]:
     """Return the environment variables with which ordinary clients use the proxy, the mirrors and the
     overlay."""
     variables = {name: url_placeholder(URL_VARIABLE) for name in PROXY_VARIABLES} | dict(CLIENT_SETTINGS)
-    if overlay:
-        variables |= overlay.make_client_variables()
+    if package_overlay:
+        variables |= package_overlay.make_client_variables()
     for registry, urls in mirrors.items():
         variables |= dict.fromkeys(MIRROR_VARIABLES[registry], urls[0])
     if "conda" in mirrors:

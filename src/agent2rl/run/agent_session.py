@@ -43,7 +43,10 @@ ENDINGS: dict[str, Ending] = {
     "disk": "disk-full",
 }
 LAST_WORDS = 4000
+LONGEST_QUOTE = 300
 ERROR_LINE = re.compile("error|not found", re.IGNORECASE)
+EXCEPTION_LINE = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Timeout)(?::\s.*)?$")
+"""Begins the message of a Python exception, which may have more lines below it."""
 NO_REQUEST = (
     "The agent exited with code 0, but it sent no request to its driver and submitted nothing. "
     "A start script that pipes its program into `tee` hides the program's exit code."
@@ -61,21 +64,21 @@ def classify_ending(last_exit: Exit, driver: DriverSession, log: Path, submitted
     gave_up = last_exit.reason in ("exited", "stopped") and last_exit.code != 0
     never_answered = last_exit.reason == "deadline" and not driver.count_answered_requests()
     if driver_failure and (gave_up or never_answered):
-        return driver_failure[0], driver_failure[1] + _read_last_log_line(log)
+        return driver_failure[0], driver_failure[1] + _quote_log(log)
     if last_exit.reason == "exited" and last_exit.code != 0:
-        reason = f"The agent failed with exit code {last_exit.code}. See agent.log.{_read_last_log_line(log)}"
+        reason = f"The agent failed with exit code {last_exit.code}. See agent.log.{_quote_log(log)}"
         return "agent-failed", reason
     if last_exit.reason == "exited" and driver.sent_no_request() and not submitted:
-        return "failed", f"{NO_REQUEST} Its log is {log}.{_read_last_log_line(log, ERROR_LINE)}"
+        return "failed", f"{NO_REQUEST} Its log is {log}.{_quote_log(log, ERROR_LINE)}"
     if last_exit.reason == "exited":
         return "completed", ""
     return ENDINGS[last_exit.reason], last_exit.detail
 
 
-def _read_last_log_line(log: Path, telling: re.Pattern[str] | None = None) -> str:
-    """Return the last line of the log, which most likely says why the agent failed.
+def _quote_log(log: Path, telling: re.Pattern[str] | None = None) -> str:
+    """Return the line of the log that most likely says why the agent failed: the last exception, or the end.
 
-    If lines near the end match `telling`, return the last of those.
+    If lines near the end match `telling`, return the last of those instead of the end.
     """
     if not log.exists():
         return ""
@@ -83,9 +86,16 @@ def _read_last_log_line(log: Path, telling: re.Pattern[str] | None = None) -> st
         file.seek(max(0, log.stat().st_size - LAST_WORDS))
         lines = file.read().decode(errors="replace").split("\n")
     lines = [line.strip() for line in lines if line.strip()]
-    if matching := [line for line in lines if telling and telling.search(line)]:
-        return f" One of its last lines: {matching[-1][:300]}"
-    return f" Its last line: {lines[-1][:300]}" if lines else ""
+    for pattern in filter(None, (EXCEPTION_LINE, telling)):
+        if matching := [line for line in lines if pattern.search(line)]:
+            return f" One of its last lines: {_shorten_line(matching[-1])}"
+    return f" Its last line: {_shorten_line(lines[-1])}" if lines else ""
+
+
+def _shorten_line(line: str) -> str:
+    if len(line) <= LONGEST_QUOTE:
+        return line
+    return f"{line[:LONGEST_QUOTE].rpartition(' ')[0] or line[:LONGEST_QUOTE]} …"
 
 
 # Rounds: the agent is started, and told to continue if it exits with budget left.

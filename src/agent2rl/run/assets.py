@@ -65,8 +65,7 @@ class Assets:
     """What grading children see beside the examples, by name."""
     siblings: tuple[Fingerprint, ...] = ()
     """Models that no submission may look like."""
-    panel: tuple["PanelTask", ...] = ()
-    """The regression panel."""
+    regression_panel: tuple["PanelTask", ...] = ()
 
 
 @dataclass(frozen=True)

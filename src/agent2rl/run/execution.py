@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from agent2rl import registry
-from agent2rl.core.agent import Agent, Brief
+from agent2rl.core.agent import Agent, Brief, ModelCheckingAgent
 from agent2rl.core.errors import Agent2RLError, explain_full_disk
 from agent2rl.core.records import RunResult, RunSpec
 from agent2rl.core.sandbox import AUTO_SANDBOX, ServiceSocket
@@ -24,7 +24,6 @@ from agent2rl.grading.contamination_scan import ContaminationScan
 from agent2rl.grading.grading_child import GradingChild
 from agent2rl.grading.server import serve_on_socket
 from agent2rl.grading.service import GradingService
-from agent2rl.grading.worker import apply_prompts
 from agent2rl.record.crash_recovery import AgentEnd, read_spec, restore_result
 from agent2rl.record.ledger import read_ledger
 from agent2rl.record.paths import RunPaths
@@ -38,8 +37,8 @@ from agent2rl.run.assets import Assets
 from agent2rl.run.driver_session import DriverSession
 from agent2rl.run.grading_proxy_setup import GradingProxyOptions, OpenedGradingProxy, open_grading_proxy
 from agent2rl.run.private_places import PrivateSandbox
-from agent2rl.run.recorded_code import CodeReplay
-from agent2rl.run.regression_panel import PanelGrader
+from agent2rl.run.recorded_code import CodeReproduction
+from agent2rl.run.regression_panel import RegressionPanelGrader
 from agent2rl.run.run_outcome import RunOutcome
 from agent2rl.run.settings import Settings
 from agent2rl.run.workspace import INSTRUCTIONS_VERSION
@@ -61,16 +60,16 @@ def start_run(
     settings: Settings,
     notify: Notify,
     stop: threading.Event,
-    replay: CodeReplay | None = None,
+    reproduction: CodeReproduction | None = None,
 ) -> FinishedRun:
     """Execute a new run. Set `stop` to end it early with the results so far.
 
-    With `replay`, recorded code runs in place of the agent.
+    With `reproduction`, recorded code runs in place of the agent.
     """
     profile = registry.find_profile(spec.task, spec.protocol)
     spec = spec.model_copy(update={"instructions_version": INSTRUCTIONS_VERSION, "profile": profile})
     return _execute_run(
-        spec, settings, stop, lambda: Recorder.create(settings.runs, spec, notify), replay=replay
+        spec, settings, stop, lambda: Recorder.create(settings.runs, spec, notify), reproduction=reproduction
     )
 
 
@@ -93,20 +92,22 @@ def _execute_run(
     stop: threading.Event,
     open_recorder: Callable[[], Recorder],
     resuming: bool = False,
-    replay: CodeReplay | None = None,
+    reproduction: CodeReproduction | None = None,
 ) -> FinishedRun:
-    task = apply_prompts(registry.find_task(spec.task).apply_profile(spec.profile), spec.prompts)
-    agent = replay.agent if replay else registry.find_agent(spec.agent)
+    task = registry.find_task(spec.task).apply_profile(spec.profile).apply_prompts(spec.prompts)
+    agent = reproduction.agent if reproduction else registry.find_agent(spec.agent)
     # An unknown name must fail before there is a run directory.
     if spec.sandbox != AUTO_SANDBOX:
         registry.find_sandbox(spec.sandbox)
     registry.require_loader(spec.engine)
     run_steps.require_gpus(spec, settings)
+    if isinstance(agent, ModelCheckingAgent):
+        agent.require_model(spec.model, spec.engine)
     driver_setup = driver_session.DriverSetup(spec, agent, settings, resuming)
     network_setup = NetworkSetup(spec, settings)
     _raise_file_limit()
     with (
-        open_grading_proxy(GradingProxyOptions.from_spec(spec), task, settings) as proxy,
+        open_grading_proxy(GradingProxyOptions.from_spec(spec), task, settings) as grading_proxy,
         open_recorder() as recorder,
     ):
         outcome = RunOutcome.from_resume_state(recorder.paths.run_id, spec, recorder.resume_state)
@@ -120,9 +121,9 @@ def _execute_run(
             outcome,
             driver_setup,
             network_setup,
-            proxy,
+            grading_proxy,
             leave_open_on_error=resuming,
-            replay=replay,
+            reproduction=reproduction,
         )
         try:
             prepared = _prepare_run(run)
@@ -143,8 +144,8 @@ def _execute_run(
         if spec.keep == "none":
             run_steps.drop_all_copies(outcome, recorder)
         # What was asked before a crash is not known, and a part would look like the whole.
-        if proxy.judged and not recorder.resume_state.resumed:
-            outcome.judge_usage = proxy.judged()
+        if grading_proxy.read_judge_usage and not recorder.resume_state.resumed:
+            outcome.judge_usage = grading_proxy.read_judge_usage()
         result = outcome.make_result()
         recorder.close(result)
     return FinishedRun(result, recorder.paths, recorder.ledger_head)
@@ -163,10 +164,10 @@ class _ActiveRun:
     outcome: RunOutcome
     driver_setup: driver_session.DriverSetup
     network_setup: NetworkSetup
-    proxy: OpenedGradingProxy
+    grading_proxy: OpenedGradingProxy
     leave_open_on_error: bool
     """Whether an error leaves the run open, to be resumed again, instead of closing it as failed."""
-    replay: CodeReplay | None = None
+    reproduction: CodeReproduction | None = None
     """The recorded code that runs in place of the agent, if it does."""
 
 
@@ -187,20 +188,22 @@ def _prepare_run(run: _ActiveRun) -> _PreparedRun:
     """Do everything that comes before the agent's time: self-test, inputs, workspace, baseline."""
     spec, task, settings, recorder = run.spec, run.task, run.settings, run.recorder
     sandbox, run.outcome.isolation = run_steps.prepare_sandbox(spec, settings, recorder)
-    if run.replay:
-        run.replay.require_isolation(run.outcome.isolation)
-        sandbox = replace(sandbox, places=sandbox.places.with_records(run.replay.hidden))
+    if run.reproduction:
+        run.reproduction.require_isolation(run.outcome.isolation)
+        sandbox = replace(sandbox, places=sandbox.places.with_records(run.reproduction.hidden))
     python = run_steps.prepare_python(spec, sandbox, recorder)
     assets = run_steps.prepare_assets(spec, task, sandbox, settings, recorder)
     run.outcome.assets = assets.records
-    if run.replay:
-        run.replay.require_same_assets(assets.records)
+    if run.reproduction:
+        run.reproduction.require_same_assets(assets.records)
     sandbox = replace(sandbox, places=sandbox.places.with_assets(assets))
     agent_package = run_steps.install_agent(spec, run.agent, settings, recorder)
     brief = run_steps.prepare_workspace(spec, task, sandbox, assets, python, settings, recorder)
     child = run_steps.make_grading_child(spec, task, sandbox, assets, settings, recorder)
-    child = replace(child, proxy_socket=run.proxy.socket, proxy_description=run.proxy.offer)
-    baseline_cache = settings.cache / "baselines" if run.proxy.repeatable else None
+    child = replace(
+        child, proxy_socket=run.grading_proxy.socket, proxy_description=run.grading_proxy.description
+    )
+    baseline_cache = settings.cache / "baselines" if run.grading_proxy.repeatable else None
     baseline_grader = BaselineGrader(child, assets.base, task.evaluator.version, baseline_cache)
     run.outcome.baseline, _ = run_steps.grade_baseline(baseline_grader, "feedback", recorder, run.stop)
     return _PreparedRun(sandbox, assets, python, agent_package, brief, child, baseline_grader)
@@ -213,7 +216,9 @@ def _run_agent(run: _ActiveRun, prepared: _PreparedRun) -> GradingService:
     grading_setup = run_steps.make_grading_setup(
         spec, prepared.brief, assets, run.outcome.baseline, prepared.grading_child, run.settings
     )
-    overlay = run_steps.prepare_overlay(spec, prepared.python, prepared.sandbox, run.settings, recorder)
+    package_overlay = run_steps.prepare_package_overlay(
+        spec, prepared.python, prepared.sandbox, run.settings, recorder
+    )
     revisions = RevisionWatcher(recorder, workspace.HARNESS_FILES)
     agent_gpus = len(run_steps.assign_gpus(spec, run.settings).agent)
     service = GradingService(
@@ -224,13 +229,13 @@ def _run_agent(run: _ActiveRun, prepared: _PreparedRun) -> GradingService:
         on_accept=revisions.pin_submission,
         on_submit=lambda service: _update_run_meta(run, service),
         clock=AgentClock(spec.budget, spec.clock, agent_gpus, recorder.resume_state),
-        keep="all" if run.replay else spec.keep,  # which one counts is known at the end
+        keep="all" if run.reproduction else spec.keep,  # which one counts is known at the end
     )
     with (
         serve_on_socket(create_grading_app(service, task.id, task.world is not None)) as grading_socket,
         training_services.serve_world(task, recorder.paths, assets, service) as world_sockets,
         training_services.serve_training_judge(spec, run.settings, recorder) as training_judge,
-        run.network_setup.open_network(overlay, recorder) as network,
+        run.network_setup.open_network(package_overlay, recorder) as network,
         run.driver_setup.open_session(prepared.agent_package, recorder, run.stop) as driver,
     ):
         run.leave_open_on_error = (
@@ -241,12 +246,12 @@ def _run_agent(run: _ActiveRun, prepared: _PreparedRun) -> GradingService:
         sockets = (grading_api, *services)
         logger.debug("The agent gets: %s", ", ".join(socket.variable for socket in sockets))
         agent_end = _run_agent_with_sockets(run, prepared, service, driver, revisions, network, sockets)
-    run.outcome.train_judge = training_judge.use()
+    run.outcome.train_judge = training_judge.read_usage()
     run.outcome.network = run.network_setup.usage
-    run.outcome.rollouts = service.meter.close() if task.world else None
+    run.outcome.rollouts = service.meter.close_and_sum_totals() if task.world else None
     run.outcome.record_agent_end(agent_end, driver, service)
-    if run.replay:
-        run.outcome.best = run.replay.choose(service.list_submissions(), prepared.brief.workspace)
+    if run.reproduction:
+        run.outcome.best = run.reproduction.choose(service.list_submissions(), prepared.brief.workspace)
     return service
 
 
@@ -265,7 +270,7 @@ def _run_agent_with_sockets(
         run.spec,
         prepared.grading_child,
         prepared.assets,
-        network.overlay or prepared.python,
+        network.package_overlay or prepared.python,
         sockets,
         paths,
         run_steps.assign_gpus(run.spec, run.settings).agent,
@@ -276,7 +281,7 @@ def _run_agent_with_sockets(
     launcher = agent_session.AgentLauncher(
         run.agent, prepared.sandbox, replace(enclosure, process_observer=observer), secrets, driver
     )
-    brief = training_services.add_rollout_key(run.task, prepared.brief, service)
+    brief = training_services.add_rollout_report_key(run.task, prepared.brief, service)
     brief = driver.add_driver_to_brief(network.add_to_brief(brief))
     with revisions.watch_workspace(launcher.list_agent_mounts(brief)), observer.observe_agent():
         # Before the agent's clock continues, so that it does not pay for what a crash left
@@ -288,7 +293,7 @@ def _run_agent_with_sockets(
             recorder.record_start(deadline, INSTRUCTIONS_VERSION, service.clock.gpus)
             times = _read_run_times(service)
             workspace.write_first_run_meta(paths.workspace, run.spec, run.task, times)
-            logger.info("The agent %s starts with %.0f s left", run.spec.agent, deadline - time.time())
+            logger.info("Agent %r starts with %.0f s left", run.spec.agent, deadline - time.time())
             agent_end = agent_session.run_agent_rounds(launcher, brief, service, recorder, run.spec.continues)
             logger.info("The agent ended after %.1f s: %s", agent_end.agent_seconds, agent_end.ending)
         service.finish_gradings()
@@ -321,13 +326,13 @@ def _finish_run(run: _ActiveRun, prepared: _PreparedRun, service: GradingService
     given_texts = workspace.list_given_texts(run.task, prepared.brief, prepared.assets)
     scan = ContaminationScan(prepared.grading_child, paths.workspace, given_texts)
     run_steps.scan_for_contamination(run.outcome, scan, recorder, run.stop)
-    if run.replay and not run.replay.heldout:
+    if run.reproduction and not run.reproduction.heldout:
         return
     run_steps.grade_heldout(run.outcome, prepared.baseline_grader, service.grader, recorder, run.stop)
-    panel = PanelGrader(
+    regression_panel = RegressionPanelGrader(
         prepared.baseline_grader, run.settings.cache / "baselines", service.grader, recorder, run.stop
     )
-    panel.grade_panel(run.outcome, prepared.assets.panel)
+    regression_panel.grade_tasks(run.outcome, prepared.assets.regression_panel)
 
 
 def _raise_file_limit() -> None:

@@ -35,11 +35,11 @@ class GradingProxyOptions:
 class OpenedGradingProxy:
     socket: Path | None
     """None if the task needs no proxy, or the user names nothing for it."""
-    offer: str
+    description: str
     """Description of the services, on which results depend."""
     repeatable: bool = True
     """Whether the same services give the same results, and no searches are recorded."""
-    judged: Callable[[], LlmUsage] | None = None
+    read_judge_usage: Callable[[], LlmUsage] | None = None
     """Returns the judge's usage so far, if it is asked through a gateway."""
 
 
@@ -53,16 +53,18 @@ def open_grading_proxy(
         judges.require_different_judges(options.judge, options.train_judge, settings)
     with ExitStack() as stack:
         judging = stack.enter_context(judges.open_judge(options.judge, settings)) if options.judge else None
-        offer = ProxyServices(_open_search(options, stack), judging)
-        about = offer.describe_services().model_dump()
+        services = ProxyServices(_open_search(options, stack), judging)
+        about = services.describe_services().model_dump()
         if options.record:  # the file grows during the run
             about["record_sha256"] = None
-        socket = stack.enter_context(serve_grading_proxy(offer))
+        socket = stack.enter_context(serve_grading_proxy(services))
         # Results of a live search change, so what was measured with them is not used again.
         live = options.search is not None and (bool(options.record) or is_live(options.search))
-        used = judging.usage if judging else None
         yield OpenedGradingProxy(
-            socket, canonical_json(about) if socket else "", repeatable=not live, judged=used
+            socket,
+            canonical_json(about) if socket else "",
+            repeatable=not live,
+            read_judge_usage=judging.usage if judging else None,
         )
 
 

@@ -49,7 +49,7 @@ def make_replay_child(
 ) -> GradingChild:
     return GradingChild(
         proxy_socket=proxy.socket,
-        proxy_description=proxy.offer,
+        proxy_description=proxy.description,
         sandbox=sandbox,
         task=name,
         engine=ENGINE,

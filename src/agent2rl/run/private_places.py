@@ -47,9 +47,9 @@ class PrivatePlaces:
 
     def with_assets(self, assets: Assets) -> "PrivatePlaces":
         """Add the prepared splits and folders themselves, in case the cache links to them."""
-        files = (*assets.splits.values(), *(each.examples for each in assets.panel))
+        files = (*assets.splits.values(), *(each.examples for each in assets.regression_panel))
         splits = tuple(file.path.parent for file in files)
-        every = (assets.evaluator_folders, *(each.evaluator_folders for each in assets.panel))
+        every = (assets.evaluator_folders, *(each.evaluator_folders for each in assets.regression_panel))
         folders = tuple(folder.path for each in every for folder in each.values())
         return replace(self, records=(*self.records, *splits), sources=(*self.sources, *folders))
 

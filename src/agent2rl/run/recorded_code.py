@@ -158,8 +158,8 @@ Choice = Callable[[Sequence[Submission], PurePosixPath], Submission | None]
 
 
 @dataclass(frozen=True)
-class CodeReplay:
-    """How a run replays recorded code in place of an agent."""
+class CodeReproduction:
+    """How a run executes recorded code in place of an agent."""
 
     agent: "RecordedCode"
     assets: tuple[Asset, ...]

@@ -21,7 +21,7 @@ from agent2rl.run.run_outcome import RunOutcome
 
 
 @dataclass(frozen=True)
-class PanelGrader:
+class RegressionPanelGrader:
     baseline: BaselineGrader
     """Of the run's own task."""
     cache: Path | None
@@ -30,7 +30,7 @@ class PanelGrader:
     recorder: Recorder
     stop: threading.Event
 
-    def grade_panel(self, outcome: RunOutcome, panel: tuple[PanelTask, ...]) -> None:
+    def grade_tasks(self, outcome: RunOutcome, panel: tuple[PanelTask, ...]) -> None:
         """Fill in the results on the panel, if the run has anything to grade."""
         best = outcome.best
         if best is None and outcome.spec.agent != UNTOUCHED_AGENT:

@@ -26,7 +26,7 @@ from agent2rl.record.recorder import Notify
 from agent2rl.record.run_lock import RunLock
 from agent2rl.record.untrusted_files import read_lines
 from agent2rl.run.execution import FinishedRun, start_run
-from agent2rl.run.recorded_code import CodeReplay, normalise_submitted_path, write_recorded_code
+from agent2rl.run.recorded_code import CodeReproduction, normalise_submitted_path, write_recorded_code
 from agent2rl.run.reproduction_plan import ReproductionPlan, ReproductionRequest, plan_reproduction
 from agent2rl.run.settings import Settings
 
@@ -92,7 +92,7 @@ def _run_recorded_code(
         code = write_recorded_code(
             Path(folder), plan.files.given, plan.found.steps, plan.submitted, plan.count
         )
-        replay = CodeReplay(
+        reproduction = CodeReproduction(
             agent=code,
             assets=result.assets,
             choose=lambda submissions, root: _choose_trained(plan, submissions, root),
@@ -100,7 +100,7 @@ def _run_recorded_code(
             hidden=plan.hidden,
         )
         here = replace(settings, runs=plan.target.reproductions)
-        finished = start_run(plan.spec, here, notify, stop, replay)
+        finished = start_run(plan.spec, here, notify, stop, reproduction)
     if finished.result.ending == "interrupted":
         return None
     if finished.result.ending == "failed":

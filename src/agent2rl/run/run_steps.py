@@ -107,7 +107,7 @@ def prepare_python(spec: RunSpec, sandbox: Sandbox, recorder: Recorder) -> Agent
     return python
 
 
-def prepare_overlay(
+def prepare_package_overlay(
     spec: RunSpec, python: AgentPython, sandbox: Sandbox, settings: Settings, recorder: Recorder
 ) -> PackageOverlay | None:
     """Return the environment that the agent installs packages into; None if it has no network."""

@@ -68,7 +68,7 @@ def _link_world_data(paths: RunPaths, assets: Assets, socket: Path | None) -> Pa
     return linked
 
 
-def add_rollout_key(task: Task, brief: Brief, service: GradingService) -> Brief:
+def add_rollout_report_key(task: Task, brief: Brief, service: GradingService) -> Brief:
     """Add the key with which the agent's processes report their rollouts."""
     if task.world is None:
         return brief
@@ -112,7 +112,7 @@ class TrainingJudgeAccess:
     """The service sockets to the training judge and its usage; empty if none is offered."""
 
     sockets: tuple[ServiceSocket, ...] = ()
-    use: Callable[[], JudgeUsage | None] = lambda: None
+    read_usage: Callable[[], JudgeUsage | None] = lambda: None
 
 
 @contextmanager

@@ -20,6 +20,14 @@ class Recipe:
     stages: tuple[str, ...] = STAGES
     secrets: tuple[str, ...] = ()
 
+    def require_model(self, model: str, engine: str) -> None:
+        """Refuse what is a Python function and no language model."""
+        if engine.partition(":")[0] == "scripted":
+            raise UserError(
+                f"The agent 'recipe' trains language models, and {model} is not one.",
+                "For example --model seedling, or another: agent2rl list models.",
+            )
+
     def command(self, brief: Brief) -> Command:
         """Run the training program with a Python that has this package."""
         stages = [stage for stage in self.stages if stage in ALLOWED.get(brief.mode, STAGES)]
