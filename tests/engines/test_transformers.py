@@ -510,6 +510,7 @@ def test_a_long_beginning_is_read_once_although_some_texts_repeat(model: LoadedM
         assert count_tokens_read(engine, lambda: ask(engine, "aabbcc")) < 2 * alone
 
 
+@pytest.mark.thorough
 def test_conversations_that_do_not_wait_for_each_other_say_the_same_in_fewer_passes(
     model: LoadedModel,
 ) -> None:

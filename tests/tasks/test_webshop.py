@@ -105,6 +105,7 @@ def test_without_the_official_files_it_is_said_which_to_put_where(tmp_path: Path
         task.load(tmp_path)
 
 
+@pytest.mark.thorough
 def test_the_official_thousand_products_are_a_task(shared_data: Path) -> None:
     found = registry.find_task("webshop").load(shared_data / "webshop")
     assert [len(part) for part in (found.train, found.feedback, found.heldout)] == [5408, 500, 500]

@@ -336,6 +336,7 @@ good = submit(m)
     assert run.said["good"]["left_out"] == ["checkpoint-1", "modeling.py", "training_args.bin"]
 
 
+@pytest.mark.thorough
 def test_an_overwrite_that_keeps_its_time_stamps_is_graded_anew(launcher: RunLauncher) -> None:
     run = launcher.run(
         """
@@ -361,6 +362,7 @@ say(first=first, same=same, second=second)
 # What the agent can use up
 
 
+@pytest.mark.thorough
 def test_daemons_are_dead_after_the_deadline(launcher: RunLauncher) -> None:
     marker = f"agent2rl-daemon-{os.getpid()}-{time.time_ns()}"
     run = launcher.run(
@@ -445,6 +447,7 @@ with open(OUTPUT / "fill", "wb") as file:
     assert launcher.cli("verify", run.result.run_id).returncode == 0
 
 
+@pytest.mark.thorough
 def test_an_agent_that_stops_its_keeper_does_not_outlive_its_deadline(launcher: RunLauncher) -> None:
     run = launcher.run(
         """

@@ -110,6 +110,7 @@ def test_code_that_knew_its_workspace_by_the_path_of_the_host_is_reproduced(laun
     assert reproduce(launcher, run, HONEST)[1].answer == "reproduced"
 
 
+@pytest.mark.thorough
 def test_a_deleted_script_and_weights_hidden_beside_the_code_cannot_be_reproduced(
     shared_launcher: RunLauncher, session: RunPaths
 ) -> None:

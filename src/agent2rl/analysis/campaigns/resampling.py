@@ -15,11 +15,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations, islice
 from statistics import NormalDist
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special  # scipy.stats takes three times as long to load
 
 from agent2rl.analysis.campaigns.run_digest import RunDigest
 from agent2rl.core.base_record import Record
@@ -223,7 +222,7 @@ def estimate_with_student(
     value: float, draws: Floats, freedom: float, level: float = LEVEL
 ) -> IntervalEstimate:
     """Return percentiles of draws, as far out as Student's quantiles for these degrees of freedom."""
-    outside = NormalDist().cdf(float(special.stdtrit(freedom, (1 - level) / 2)))
+    outside = NormalDist().cdf(float(_load_special_functions().stdtrit(freedom, (1 - level) / 2)))
     low, high = np.quantile(draws, [outside, 1 - outside])
     return IntervalEstimate(value=value, interval=_enclose_value(value, float(low), float(high), level))
 
@@ -247,7 +246,15 @@ def compute_p_value(value: float, draws: Floats, freedom: float) -> float:
     error = float(draws.std())
     if error <= 1e-12 * max(1.0, abs(value)):
         return 1.0 if value == 0 else float(2.0 ** -min(freedom, 1000.0))
-    return min(1.0, 2 * float(special.stdtr(freedom, -abs(value) / error)))
+    return min(1.0, 2 * float(_load_special_functions().stdtr(freedom, -abs(value) / error)))
+
+
+def _load_special_functions() -> Any:
+    # Only here: loading it takes a fifth of the time in which `run` starts, and few commands need it.
+    # scipy.stats takes three times as long.
+    from scipy import special
+
+    return special
 
 
 # Two-sided permutation tests of no difference: exact for few permutations, else by seeded draws, and for
