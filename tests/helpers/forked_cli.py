@@ -8,8 +8,13 @@ import multiprocessing
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from typing import Any
+
+Program = Callable[[tuple[str, ...], Path, dict[str, str], Path, Path], None]
+"""Takes its arguments, directory, environment, and the files for its output and errors."""
 
 PRELOADED_MODULES = [
     *(
@@ -36,19 +41,27 @@ PRELOADED_MODULES = [
 def start_forked_cli(
     arguments: tuple[str, ...], directory: Path, environment: dict[str, str], output: Path, errors: Path
 ) -> ForkServerProcess:
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED_MODULES)
-    process = context.Process(target=run_cli_main, args=(arguments, directory, environment, output, errors))
-    process.start()
-    return process
+    return _start(run_cli_main, arguments, directory, environment, output, errors)
 
 
 def run_forked_cli(
     arguments: tuple[str, ...], directory: Path, environment: dict[str, str], place: Path, seconds: float
 ) -> "subprocess.CompletedProcess[str]":
     """As `subprocess.run` would."""
+    return run_forked(run_cli_main, arguments, directory, environment, place, seconds)
+
+
+def run_forked(
+    program: Program,
+    arguments: tuple[str, ...],
+    directory: Path,
+    environment: dict[str, str],
+    place: Path,
+    seconds: float,
+) -> "subprocess.CompletedProcess[str]":
+    """Run any function of a module as a program."""
     output, errors = place / f"out-{os.urandom(4).hex()}", place / f"err-{os.urandom(4).hex()}"
-    process = start_forked_cli(arguments, directory, environment, output, errors)
+    process = _start(program, arguments, directory, environment, output, errors)
     process.join(seconds)
     if process.exitcode is None:
         process.kill()
@@ -60,9 +73,26 @@ def run_forked_cli(
     return subprocess.CompletedProcess(list(arguments), code, *said)
 
 
+def _start(program: Program, *arguments: Any) -> ForkServerProcess:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED_MODULES)
+    process = context.Process(target=program, args=arguments)
+    process.start()
+    return process
+
+
 def run_cli_main(
     arguments: tuple[str, ...], directory: Path, environment: dict[str, str], output: Path, errors: Path
 ) -> None:
+    become_program(directory, environment, output, errors)
+    sys.argv = ["agent2rl", *arguments]
+    from agent2rl.cli.main import main
+
+    main()
+
+
+def become_program(directory: Path, environment: dict[str, str], output: Path, errors: Path) -> None:
+    """Give this process what a new program would have."""
     for number, path in ((1, output), (2, errors)):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), number)
     sys.stdout, sys.stderr = (open(number, "w", encoding="utf-8", closefd=False) for number in (1, 2))  # noqa: SIM115
@@ -70,7 +100,3 @@ def run_cli_main(
     os.environ.update(environment)
     os.chdir(directory)
     sys.path[:0] = [str(directory), *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
-    sys.argv = ["agent2rl", *arguments]
-    from agent2rl.cli.main import main
-
-    main()

@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,9 +11,11 @@ from typing import Any
 import pytest
 
 from agent2rl.grading.freeze import compute_manifest
-from tests.helpers.run_launcher import RunLauncher
+from tests.helpers.forked_cli import run_forked
+from tests.helpers.run_launcher import RUN_SECONDS, RunLauncher
 from tests.helpers.tiny_models import write_tiny_llama
 from tests.run.hub_server import HubRepository, HubServer, serve_hub
+from tests.run.named_model import prepare_named_model
 
 pytest.importorskip("huggingface_hub")
 
@@ -33,19 +33,6 @@ STRANGERS = {
     "onnx/model.safetensors": b"once more",
 }
 """What repositories hold beside a model."""
-PREPARE = """
-import json, sys
-from pathlib import Path
-from agent2rl.core.errors import Agent2RLError
-from agent2rl.run.assets import prepare_model_directory, pin_model_name
-said = {"told": []}
-try:
-    said["name"] = pin_model_name(sys.argv[1])
-    said["directory"] = str(prepare_model_directory(sys.argv[1], Path(sys.argv[2]), said["told"].append))
-except Agent2RLError as error:
-    said |= {"error": type(error).__name__, "message": str(error)}
-print(json.dumps(said))
-"""
 
 
 @dataclass(frozen=True)
@@ -61,14 +48,10 @@ class Place:
 
     def prepare(self, name: str, **more: str) -> dict[str, Any]:
         """In a process of its own: the hub's library reads its environment when it is imported."""
-        done = subprocess.run(
-            [sys.executable, "-c", PREPARE, name, str(self.root / "cache")],
-            env={**os.environ, **self.environment, **more},
-            cwd=self.root,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        environment = {**os.environ, **self.environment, **more}
+        arguments = (name, str(self.root / "cache"))
+        done = run_forked(prepare_named_model, arguments, self.root, environment, self.root, RUN_SECONDS)
+        assert done.returncode == 0, done.stderr
         found: dict[str, Any] = json.loads(done.stdout)
         return found
 

@@ -10,9 +10,11 @@ import re
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import BytecodeCache, Environment, FileSystemLoader, StrictUndefined
+from jinja2.bccache import Bucket
 from markupsafe import Markup
 
 from agent2rl import __version__
@@ -101,6 +103,24 @@ def read_template_file(name: str) -> str:
     return (FOLDER / name).read_text(encoding="utf-8")
 
 
+class CompiledTemplates(BytecodeCache):
+    """Keeps compiled templates in memory: each page has an environment of its own for its filters, and
+    compiling a template takes longer than rendering it."""
+
+    def __init__(self) -> None:
+        self._codes: dict[tuple[str, str], CodeType] = {}
+
+    def load_bytecode(self, bucket: Bucket) -> None:
+        bucket.code = self._codes.get((bucket.key, bucket.checksum))
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        if bucket.code is not None:
+            self._codes[bucket.key, bucket.checksum] = bucket.code
+
+
+_compiled = CompiledTemplates()
+
+
 def create_environment(filters: Mapping[str, Callable[..., Any]], *folders: Path) -> Environment:
     """Create an environment with the templates of these folders and the shared ones."""
     environment = Environment(
@@ -110,6 +130,7 @@ def create_environment(filters: Mapping[str, Callable[..., Any]], *folders: Path
         trim_blocks=True,
         lstrip_blocks=True,
         finalize=_finalize_text,
+        bytecode_cache=_compiled,
     )
     environment.filters |= {
         "chance": formatting.format_p_value,
