@@ -30,7 +30,7 @@ SETUP = {"make demo", "make test"}
 
 LONG_PAGES = {
     *("adding-a-sandbox.md", "adding-a-task.md", "adding-an-agent.md", "adding-an-engine.md"),
-    *("alfworld.md", "audit.md"),
+    *("alfworld.md", "audit.md", "lineage.md", "play.md", "scoring.md"),
     *("bundles.md", "campaigns.md", "engines.md", "interoperability.md", "isolation.md", "models.md"),
     *("notebooks.md", "offline.md", "own-data.md", "protocols.md", "quickstart.md", "report.md"),
     *(
