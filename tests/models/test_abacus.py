@@ -1,6 +1,7 @@
 """The miniature's base model: poor at first, able to learn, and careful with what it loads."""
 
 import hashlib
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -20,11 +21,15 @@ from agent2rl.models.abacus import Abacus, solver
 SPLITS = registry.find_task("gsm8k-mini").load(None)
 
 
-def taught(count: int) -> Abacus:
+def teach(count: int) -> Abacus:
     abacus = Abacus.base()
     seen = SPLITS.train[:count]
     abacus.fit([example.prompt for example in seen], [example.target for example in seen])
     return abacus
+
+
+taught = cache(teach)
+"""For tests that do not change it."""
 
 
 def percent(abacus: Abacus, examples: tuple[Example, ...]) -> float:
@@ -76,7 +81,7 @@ def test_it_learns_from_reward_alone() -> None:
 
 
 def test_the_same_seed_trains_the_same_weights() -> None:
-    assert np.array_equal(taught(40).weight, taught(40).weight)
+    assert np.array_equal(teach(40).weight, teach(40).weight)
 
 
 def test_progress_tells_each_epoch_and_the_share_that_was_right() -> None:
