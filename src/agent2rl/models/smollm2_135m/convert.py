@@ -27,7 +27,7 @@ from agent2rl.record.files import sha256_file
 Floats = npt.NDArray[np.float32]
 
 
-class GgufFile(gguf.GGUFReader):  # type: ignore[misc]
+class GgufFile(gguf.GGUFReader):
     """Reads a mapped file as a plain array: numpy makes 300,000 slices of one four times as fast."""
 
     def __setattr__(self, name: str, value: object) -> None:
