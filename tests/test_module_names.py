@@ -8,6 +8,7 @@ import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from types import CodeType
 
 import agent2rl
 
@@ -76,11 +77,21 @@ def _find_names_in_strings() -> Iterator[tuple[str, str]]:
         if relative.parts[:2] == ("cli", "starting"):  # what users begin with
             continue
         importer = ".".join(relative.with_suffix("").parts).removesuffix(".__init__")
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        for text in _list_strings(tree):
+        source = path.read_text(encoding="utf-8")
+        if not _has_names_in_strings(compile(source, path, "exec", optimize=2)):
+            continue
+        for text in _list_strings(ast.parse(source)):
             for name in MODULE_NAME.findall(text):
                 if module := _find_module(name.removeprefix("agent2rl.")):
                     yield importer, module
+
+
+def _has_names_in_strings(code: CodeType) -> bool:
+    """Look for them in what is compiled without docstrings, which is faster than to walk each tree."""
+    return any(
+        _has_names_in_strings(value) if isinstance(value, CodeType) else bool(MODULE_NAME.search(str(value)))
+        for value in code.co_consts
+    )
 
 
 def _list_strings(tree: ast.AST) -> Iterator[str]:

@@ -146,13 +146,13 @@ def test_the_recipe_learns_from_the_expert_and_then_from_itself(
     monkeypatch.setitem(plan.RATES, "play", plan.RATES["play"] / 10)
     learner = PolicyLearner(*models.load(job.base))
     before = reward(games, learner)
-    spent = games.sft(now(job, "sft", 6.0), learner)
+    spent = games.sft(now(job, "sft", 3.0), learner)
     assert spent is not None
-    assert 0 < spent < 8
+    assert 0 < spent < 5
     warm = reward(games, learner)
     assert warm > before
     shares: list[float] = []
-    assert games.grpo(now(job, "grpo", 10.0), learner, lambda course: shares.append(course.share))
+    assert games.grpo(now(job, "grpo", 4.0), learner, lambda course: shares.append(course.share))
     assert shares == sorted(shares)
     stages = [json.loads(line)["stage"] for line in job.progress.read_text().splitlines()]
     assert {"sft", "grpo"} == set(stages)

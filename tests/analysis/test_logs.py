@@ -341,6 +341,6 @@ def test_work_grows_with_the_text_and_not_with_its_square(unit: str) -> None:
         extract_curves(printed)
         extract_settings(printed, EvidenceBook())
 
-    few, many = (count_calls(partial(extract, size)) for size in (10_000, 80_000))
+    few, many = (count_calls(partial(extract, size)) for size in (5_000, 40_000))
     assert many < 12 * few
     extract(400_000)

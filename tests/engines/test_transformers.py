@@ -680,14 +680,14 @@ def test_where_memory_ends_the_batch_is_halved_and_the_answers_are_the_same(dire
     assert done.returncode == 0, done.stderr
 
 
-def test_several_processes_sample_and_score_as_one(engine: TransformersEngine) -> None:
+@pytest.mark.parametrize("size", [pytest.param(2, marks=pytest.mark.thorough), 3])
+def test_several_processes_sample_and_score_as_one(engine: TransformersEngine, size: int) -> None:
     chats = some_chats(7)
     replies = ["42 apples", "é", "数", "?", "How many", "Ben", "5"]
-    for size in (2, 3):
-        with ForkedEngine(engine, size) as forked:
-            for sampling in (Sampling(max_tokens=8), Sampling(max_tokens=8, temperature=1.0, seed=3)):
-                assert forked.generate(chats, sampling) == engine.generate(chats, sampling)
-            assert forked.logprobs(chats, replies) == pytest.approx(engine.logprobs(chats, replies))
+    with ForkedEngine(engine, size) as forked:
+        for sampling in (Sampling(max_tokens=8), Sampling(max_tokens=8, temperature=1.0, seed=3)):
+            assert forked.generate(chats, sampling) == engine.generate(chats, sampling)
+        assert forked.logprobs(chats, replies) == pytest.approx(engine.logprobs(chats, replies))
 
 
 def test_a_chat_that_one_of_several_processes_cannot_read_fails_the_call(engine: TransformersEngine) -> None:

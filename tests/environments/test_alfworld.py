@@ -120,7 +120,10 @@ def test_all_of_valid_seen_plays_as_in_the_official_engine_where_that_is_install
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize(("split", "every", "count"), [("valid_seen", 1, 140), ("train", 5, 711)])
+@pytest.mark.parametrize(
+    ("split", "every", "count"),
+    [("valid_seen", 1, 140), pytest.param("train", 5, 711, marks=pytest.mark.thorough)],
+)
 def test_official_games_load_and_are_won_by_their_walkthroughs(
     shared_data: Path, split: str, every: int, count: int
 ) -> None:

@@ -141,7 +141,10 @@ def test_any_text_is_borne_and_answered_with_a_command(first: str, answers: list
         assert "\n" not in command
 
 
-@pytest.mark.parametrize(("split", "every", "mean"), [("valid_seen", 1, 8), ("train", 20, 9)])
+@pytest.mark.parametrize(
+    ("split", "every", "mean"),
+    [("valid_seen", 1, 8), pytest.param("train", 20, 9, marks=pytest.mark.thorough)],
+)
 def test_official_games_are_won_from_their_texts_alone(
     split: str, every: int, mean: float, shared_data: Path, tmp_path: Path
 ) -> None:

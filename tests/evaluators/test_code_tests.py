@@ -451,7 +451,7 @@ def test_servers_that_die_with_every_program_are_started_again_and_the_pool_goes
     """What kills a server from outside here stands for whatever might from inside."""
     with ProgramPool(own=2) as own:
         servers = own._servers
-        stop = time.monotonic() + 3
+        stop = time.monotonic() + 1.5
 
         def shoot(done: int) -> None:
             if time.monotonic() < stop:

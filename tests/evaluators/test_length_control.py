@@ -24,14 +24,13 @@ pytest.importorskip("sklearn", reason="length control needs agent2rl[judge]")
 MODELS = (
     "FuseChat-Llama-3.1-8B-Instruct",
     "NullModel",
-    "Qwen-14B-Chat",
-    "alpaca-7b",
     "claude-2",
     "falcon-7b-instruct",
-    "gemma-2b-it",
     "gpt-3.5-turbo-1106",
-    "phi-2",
-    "vicuna-7b",
+    *(
+        pytest.param(model, marks=pytest.mark.thorough)  # between those above in everything
+        for model in ("Qwen-14B-Chat", "alpaca-7b", "gemma-2b-it", "phi-2", "vicuna-7b")
+    ),
 )
 INSTRUCTIONS = 120
 

@@ -44,7 +44,7 @@ plain = st.recursive(
         | st.frozensets(hashable)
         | st.sets(hashable)
     ),
-    max_leaves=20,
+    max_leaves=10,
 )
 
 
@@ -191,7 +191,7 @@ tagged = st.recursive(
         st.integers(-3, 9) | st.integers(-(2**31), 2**31 - 1),
         st.lists(inner, max_size=6),
     ).map(lambda parts: bytes([parts[0]]) + parts[1].to_bytes(4, "little", signed=True) + b"".join(parts[2])),
-    max_leaves=20,
+    max_leaves=10,
 )
 
 

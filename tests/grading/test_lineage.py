@@ -32,7 +32,7 @@ THOROUGH = pytest.mark.thorough  # the rates and ranks beside them show nearly t
 @pytest.fixture(scope="module")
 def parent() -> LlamaForCausalLM:
     torch.set_num_threads(1)
-    return model_families.pretrain_model(0)
+    return model_families.pretrain_model(0, steps=150)
 
 
 @pytest.fixture(scope="module")

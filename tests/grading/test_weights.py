@@ -275,13 +275,13 @@ SOUND = save(LAYERS)
 HEADER_END = 8 + int.from_bytes(SOUND[:8], "little")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(data=st.binary(max_size=400))
 def test_arbitrary_bytes_are_refused_or_read_as_the_library_reads_them(data: bytes) -> None:
     check_against_the_library(data)
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     changes=st.lists(
         st.tuples(st.integers(0, HEADER_END + 20), st.binary(min_size=1, max_size=3)), max_size=4
@@ -314,7 +314,7 @@ HEADERS = st.dictionaries(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(header=HEADERS, data=st.binary(max_size=64))
 def test_arbitrary_headers_are_refused_or_read_as_the_library_reads_them(
     header: dict[str, object], data: bytes

@@ -37,7 +37,7 @@ def _build_llama(config: LlamaConfig) -> LlamaForCausalLM:
     return LlamaForCausalLM(config)  # type: ignore[no-untyped-call]
 
 
-def pretrain_model(seed: int, language: int = 0, steps: int = 200, hidden: int = 64) -> LlamaForCausalLM:
+def pretrain_model(seed: int, language: int = 0, steps: int = 100, hidden: int = 64) -> LlamaForCausalLM:
     """A base of its own: another seed is another ancestry, of the same language or not."""
     return train_model(
         make_random_model(seed, hidden),

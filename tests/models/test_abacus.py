@@ -1,6 +1,7 @@
 """The miniature's base model: poor at first, able to learn, and careful with what it loads."""
 
 import hashlib
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from agent2rl import registry
 from agent2rl.core.engine import ChatMessage
@@ -20,11 +22,15 @@ from agent2rl.models.abacus import Abacus, solver
 SPLITS = registry.find_task("gsm8k-mini").load(None)
 
 
-def taught(count: int) -> Abacus:
+def teach(count: int) -> Abacus:
     abacus = Abacus.base()
     seen = SPLITS.train[:count]
     abacus.fit([example.prompt for example in seen], [example.target for example in seen])
     return abacus
+
+
+taught = cache(teach)
+"""For tests that do not change it."""
 
 
 def percent(abacus: Abacus, examples: tuple[Example, ...]) -> float:
@@ -76,7 +82,7 @@ def test_it_learns_from_reward_alone() -> None:
 
 
 def test_the_same_seed_trains_the_same_weights() -> None:
-    assert np.array_equal(taught(40).weight, taught(40).weight)
+    assert np.array_equal(teach(40).weight, teach(40).weight)
 
 
 def test_progress_tells_each_epoch_and_the_share_that_was_right() -> None:
@@ -85,6 +91,22 @@ def test_progress_tells_each_epoch_and_the_share_that_was_right() -> None:
     Abacus.base().fit(questions, answers, epochs=30, progress=lambda *now: told.append(now))
     assert [epoch for epoch, _ in told] == list(range(1, 31))
     assert told[-1] == (30, 0.5)
+
+
+def test_it_trains_with_one_thread_of_blas_and_leaves_the_others_to_who_had_them() -> None:
+    def count_threads() -> set[int]:
+        return {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
+
+    told: list[set[int]] = []
+    with threadpool_limits(2, "blas"):
+        Abacus.base().fit(
+            ["Ann has 3 pens and buys 4 more. How many?"],
+            ["#### 7"],
+            epochs=1,
+            progress=lambda *_: told.append(count_threads()),
+        )
+        assert told == [{1}]
+        assert count_threads() == {2}
 
 
 def test_training_on_nothing_changes_nothing() -> None:

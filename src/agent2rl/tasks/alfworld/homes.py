@@ -9,6 +9,7 @@ things.
 """
 
 import random
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -105,10 +106,11 @@ def _name_type(kind: str) -> str:
 
 def _assign_ids(layout: HomeLayout) -> dict[str, str]:
     """Assign ids. The first id of a kind has the highest number in its name, as in the official files."""
-    ids = {}
-    for name in (*layout.fixtures, *layout.things):
+    names = (*layout.fixtures, *layout.things)
+    counts, ids = Counter(map(kind_of, names)), {}
+    for name in names:
         kind, _, number = name.partition(" ")
-        ids[name] = f"{kind.title()}_bar_{1 + len(layout.list_of_kind(kind)) - int(number):02d}"
+        ids[name] = f"{kind.title()}_bar_{1 + counts[kind] - int(number):02d}"
     return ids
 
 
