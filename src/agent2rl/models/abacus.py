@@ -279,7 +279,7 @@ def _apply_sign(left: Fraction, sign: str, right: Fraction) -> Fraction:
             return left / right
 
 
-def _shuffle_batches(rows: npt.NDArray[np.intp], dice: np.random.Generator) -> list[npt.NDArray[np.intp]]:
+def _shuffle_batches(rows: npt.NDArray[np.intp], dice: "np.random.Generator") -> list[npt.NDArray[np.intp]]:
     shuffled = dice.permutation(rows)
     return [shuffled[start : start + BATCH] for start in range(0, len(rows), BATCH)]
 
