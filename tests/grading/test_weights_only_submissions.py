@@ -16,6 +16,8 @@ from tests.helpers.tiny_models import resave_model, write_tiny_llama
 
 REPOSITORY = Path(__file__).parents[2]
 SHORT = ("--task", "tests.helpers.short_gsm8k:TASK", "--budget", "20m")
+ONE_SPLIT = ("--protocol", "paper")
+"""Half as many gradings: feedback and score come from the same examples."""
 
 ATTACKS = """
 import pickle
@@ -111,7 +113,7 @@ def run_agent(bench_place: Path, cache: Path, code: str, *options: str) -> Finis
 def attacks(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> FinishedRun:
     """What is refused never reaches an engine, so that one without torch will do."""
     engine = "scripted:tests.helpers.short_gsm8k:open_constant_model"
-    return run_agent(tmp_path_factory.mktemp("attacks"), cache, ATTACKS, "--engine", engine)
+    return run_agent(tmp_path_factory.mktemp("attacks"), cache, ATTACKS, "--engine", engine, *ONE_SPLIT)
 
 
 @pytest.mark.parametrize(
@@ -237,8 +239,8 @@ say(final=submit(OUTPUT / "trl"), checkpoint=submit(OUTPUT / "trl" / "checkpoint
 
 @pytest.fixture(scope="module")
 def honest(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> FinishedRun:
-    """Of equal scores the first is the best. It is the adapter, whose held-out score needs no ablations."""
-    return run_agent(tmp_path_factory.mktemp("honest"), cache, TRAINING + ADAPTER + TOKENS_AND_FORMAT)
+    place = tmp_path_factory.mktemp("honest")
+    return run_agent(place, cache, TRAINING + ADAPTER + TOKENS_AND_FORMAT, *ONE_SPLIT)
 
 
 @pytest.mark.parametrize("name", ["tokens_and_format", "adapter"])
