@@ -380,7 +380,8 @@ def test_a_fault_of_a_plugin_closes_the_record_with_a_reason(launcher: RunLaunch
         "def load(data_dir):\n    raise KeyError('answer')\n"
         "ODD = replace(TASK, load=load)\n"
     )
-    done = launcher.cli("run", "--task", "odd:ODD", "--agent", "nop", "--json", PYTHONPATH=str(plugins))
+    options = ("--agent", "nop", "--json", "--no-report")
+    done = launcher.cli("run", "--task", "odd:ODD", *options, PYTHONPATH=str(plugins))
     assert done.returncode == 1
     assert "KeyError" in json.loads(done.stdout)["reason"]
 

@@ -127,7 +127,7 @@ def with_nan(model: Path) -> None:
 
 def ends(launcher: RunLauncher, model: Path) -> str:
     """Why a run on this base model ends."""
-    arguments = ("run", *SHORT, "--agent", "nop", "--model", str(model), "--json")
+    arguments = ("run", *SHORT, "--agent", "nop", "--model", str(model), "--json", "--no-report")
     done = launcher.cli(*arguments, PYTHONPATH=str(REPOSITORY))
     assert done.returncode == 1
     assert "Traceback" not in done.stdout + done.stderr

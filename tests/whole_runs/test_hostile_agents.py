@@ -709,9 +709,8 @@ def test_a_scorer_that_fails_does_not_tell_the_agent_what_it_was_asked(launcher:
     rows = [{"question": f"What is {n} plus {n}? secret-{n}", "answer": str(2 * n)} for n in range(8)]
     for name in ("train", "test"):
         (folder / "data" / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    done = launcher.cli(
-        "run", "--task", "strict", "--tasks-dir", str(folder.parent), "--agent", "nop", "--json"
-    )
+    options = ("--tasks-dir", str(folder.parent), "--agent", "nop", "--json", "--no-report")
+    done = launcher.cli("run", "--task", "strict", *options)
     reason = json.loads(done.stdout)["reason"]
     assert "AssertionError" in reason
     assert "secret" not in reason
