@@ -23,8 +23,6 @@ from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from pathlib import Path
 from typing import Any, Literal, cast
 
-import yaml
-
 from agent2rl.core.agent import Agent
 from agent2rl.core.engine import OpenEngine
 from agent2rl.core.environment import OpenWorld
@@ -262,6 +260,9 @@ def _find_configs(folders: tuple[Path, ...]) -> list[Path]:
 
 def _read_name(config: Path) -> str | None:
     """Return the name in a folder's config. Errors are ignored here and reported when it is loaded."""
+    # Only here: every grading child loads this module, and few runs name a folder.
+    import yaml
+
     try:
         fields = yaml.safe_load(config.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:

@@ -23,7 +23,7 @@ from agent2rl.record.files import canonical_json, sha256_text, write_record
 from agent2rl.record.paths import RunPaths
 from agent2rl.record.reader import read_run
 from agent2rl.record.recorder import Recorder
-from tests.helpers.run_launcher import RunLauncher
+from tests.helpers.run_launcher import FinishedRun, RunLauncher
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,8 @@ def shipped_run(shared_launcher: RunLauncher) -> CommandedRun:
 @pytest.fixture(scope="module")
 def runs_of_nothing(shared_launcher: RunLauncher) -> tuple[CommandedRun, CommandedRun]:
     """The same command twice."""
-    first, second = (CommandedRun.start(shared_launcher, "--agent", "nop") for _ in range(2))
+    arguments = ("--agent", "nop", "--no-report")
+    first, second = (CommandedRun.start(shared_launcher, *arguments) for _ in range(2))
     return first, second
 
 
@@ -176,16 +177,23 @@ def test_the_papers_protocol_ranks_on_the_whole_test_set(launcher: RunLauncher) 
     assert "No run" in launcher.cli("leaderboard").stderr
 
 
-def test_an_agent_that_fails_makes_the_run_exit_1_with_its_exit_code(launcher: RunLauncher) -> None:
-    run = launcher.run("sys.exit(3)", "--budget", "20m")
+FAILING = """
+import traceback
+try:
+    raise ValueError("unknown model type." + " why" * 200 + "\\n\\nUpgrade it.")
+except ValueError:
+    traceback.print_exc()
+    sys.exit(3)
+"""
+
+
+def test_an_agent_that_fails_makes_the_run_exit_1_with_its_exit_code_and_the_start_of_its_exception(
+    launcher: RunLauncher,
+) -> None:
+    run = launcher.run(FAILING, "--budget", "20m")
     assert run.code == 1
     assert run.result.ending == "agent-failed"
     assert "exit code 3" in run.result.reason
-
-
-def test_the_reason_quotes_the_exception_and_not_the_end_of_its_message(launcher: RunLauncher) -> None:
-    run = launcher.run("raise ValueError('unknown model type.' + ' why' * 200 + '\\n\\nUpgrade it.')")
-    assert run.result.ending == "agent-failed"
     _, _, quoted = run.result.reason.partition("One of its last lines: ")
     assert quoted.startswith("ValueError: unknown model type. why why")
     assert quoted.endswith(" why …")
@@ -248,10 +256,13 @@ def test_submissions_are_limited_where_the_budget_says_so(launcher: RunLauncher)
     assert "used up" in run.said["second"]["detail"]
 
 
-def test_the_openapi_page_is_true(launcher: RunLauncher) -> None:
-    run = launcher.run(
+@pytest.fixture(scope="module")
+def asking_run(shared_launcher: RunLauncher) -> FinishedRun:
+    """An agent that asks the service and its environment."""
+    return shared_launcher.run(
         """
 say(
+    gpus=os.environ.get("CUDA_VISIBLE_DEVICES", "all"),
     openapi=call("GET", "/openapi.json"),
     health=call("GET", "/health"),
     time=call("GET", "/time"),
@@ -262,7 +273,11 @@ say(
         "--budget",
         "20m",
     )
-    paths = run.said["openapi"]["paths"]
+
+
+def test_the_openapi_page_is_true(asking_run: FinishedRun) -> None:
+    said = asking_run.said
+    paths = said["openapi"]["paths"]
     assert {path: set(methods) for path, methods in paths.items()} == {
         "/submit": {"post"},
         "/submissions": {"post", "get"},
@@ -283,12 +298,12 @@ say(
         ("accepted", SubmissionAnswer, 202),
         ("waited", SubmissionAnswer, 200),
     ):
-        answer = dict(run.said[name])
+        answer = dict(said[name])
         assert answer.pop("http") == status
         kind.model_validate(answer)
-    assert run.said["accepted"]["verdict"] is None
-    assert run.said["waited"]["verdict"] == "scored"
-    assert run.said["time"]["remaining"] <= 20 * 60
+    assert said["accepted"]["verdict"] is None
+    assert said["waited"]["verdict"] == "scored"
+    assert said["time"]["remaining"] <= 20 * 60
 
 
 def test_verify_names_the_first_thing_that_does_not_hold(
@@ -365,7 +380,8 @@ def test_a_fault_of_a_plugin_closes_the_record_with_a_reason(launcher: RunLaunch
         "def load(data_dir):\n    raise KeyError('answer')\n"
         "ODD = replace(TASK, load=load)\n"
     )
-    done = launcher.cli("run", "--task", "odd:ODD", "--agent", "nop", "--json", PYTHONPATH=str(plugins))
+    options = ("--agent", "nop", "--json", "--no-report")
+    done = launcher.cli("run", "--task", "odd:ODD", *options, PYTHONPATH=str(plugins))
     assert done.returncode == 1
     assert "KeyError" in json.loads(done.stdout)["reason"]
 
@@ -376,7 +392,7 @@ def test_an_agent_gets_the_secrets_that_it_names_and_no_others(launcher: RunLaun
     (agent / "config.yaml").write_text("name: keyed\nsecrets: [WANTED_KEY, MISSING_KEY]\n")
     (agent / "start.sh").write_text('echo "wanted $WANTED_KEY other ${OTHER_KEY:-none}"\n')
     arguments = ("run", "--task", "gsm8k-mini", "--agent", "keyed", "--agents-dir", str(agent.parent))
-    done = launcher.cli(*arguments, WANTED_KEY="abc", OTHER_KEY="def")
+    done = launcher.cli(*arguments, "--no-report", WANTED_KEY="abc", OTHER_KEY="def")
     assert done.returncode == 0, done.stderr
     (root,) = launcher.runs.glob("*/")
     assert (root / "agent.log").read_text() == "wanted abc other none\n"
@@ -428,11 +444,10 @@ def test_a_place_where_nothing_can_be_written_is_said_before_an_export(
         assert reason in done.stderr
 
 
-def test_an_agent_is_told_which_gpus_are_its_own(launcher: RunLauncher) -> None:
+def test_an_agent_is_told_which_gpus_are_its_own(launcher: RunLauncher, asking_run: FinishedRun) -> None:
     saying = "say(gpus=os.environ.get('CUDA_VISIBLE_DEVICES', 'all'))"
-    told = launcher.run(saying, "--budget", "20m", CUDA_VISIBLE_DEVICES="3")
-    assert told.said["gpus"] == "3"
-    assert launcher.run(saying, "--budget", "20m").said["gpus"] == "all"
+    assert launcher.run(saying, "--budget", "20m", CUDA_VISIBLE_DEVICES="3").said["gpus"] == "3"
+    assert asking_run.said["gpus"] == "all"
 
 
 def test_check_says_what_this_machine_can_do(launcher: RunLauncher) -> None:

@@ -238,7 +238,7 @@ def test_a_whole_run_with_several_samples_shows_what_they_are_worth(launcher: Ru
 
 
 def test_a_run_with_one_greedy_sample_says_nothing_of_sampling(launcher: RunLauncher) -> None:
-    done = launcher.cli("run", "--task", "gsm8k-mini", "--agent", "nop")
+    done = launcher.cli("run", "--task", "gsm8k-mini", "--agent", "nop", "--no-report")
     assert "baseline" in done.stdout
     assert "asked" not in done.stdout
     assert "@" not in done.stdout

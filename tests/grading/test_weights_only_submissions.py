@@ -16,6 +16,8 @@ from tests.helpers.tiny_models import resave_model, write_tiny_llama
 
 REPOSITORY = Path(__file__).parents[2]
 SHORT = ("--task", "tests.helpers.short_gsm8k:TASK", "--budget", "20m")
+ONE_SPLIT = ("--protocol", "paper")
+"""Half as many gradings: feedback and score come from the same examples."""
 
 ATTACKS = """
 import pickle
@@ -111,7 +113,7 @@ def run_agent(bench_place: Path, cache: Path, code: str, *options: str) -> Finis
 def attacks(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> FinishedRun:
     """What is refused never reaches an engine, so that one without torch will do."""
     engine = "scripted:tests.helpers.short_gsm8k:open_constant_model"
-    return run_agent(tmp_path_factory.mktemp("attacks"), cache, ATTACKS, "--engine", engine)
+    return run_agent(tmp_path_factory.mktemp("attacks"), cache, ATTACKS, "--engine", engine, *ONE_SPLIT)
 
 
 @pytest.mark.parametrize(
@@ -145,8 +147,9 @@ def test_messages_and_clocks_give_no_fine_numbers(attacks: FinishedRun) -> None:
     assert float(attacks.said["time"]["remaining"]).is_integer()
 
 
-HONEST = """
+TRAINING = """
 import torch
+from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 def load():
@@ -167,21 +170,8 @@ def saved(name, change=lambda model, tokenizer: None, **options):
     train(model, tokenizer).save_pretrained(OUTPUT / name, **options)
     tokenizer.save_pretrained(OUTPUT / name)
     return OUTPUT / name
-
-from safetensors.torch import save_file
-
-def add_tokens(model, tokenizer):
-    roles = ["<|im_start|>", "<|im_end|>"]
-    tokenizer.add_special_tokens({"pad_token": "[PAD]", "additional_special_tokens": roles})
-    model.resize_token_embeddings(len(tokenizer), pad_to_multiple_of=8)
-    model.config.eos_token_id = tokenizer.convert_tokens_to_ids("<|im_end|>")
-where = saved("tokens", add_tokens)
-role = lambda name: {"prefix": f"<|im_start|>{name} ", "suffix": "<|im_end|>"}
-roles = {name: role(name) for name in ("system", "user", "assistant")}
-chat_format = {**roles, "generation_prompt": "<|im_start|>assistant "}
-(where / "chat_format.json").write_text(json.dumps(chat_format))
-say(tokens_and_format=submit(where))
-
+"""
+ADAPTER = """
 model, tokenizer = load()
 (OUTPUT / "adapter").mkdir()
 config = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["q_proj"]}
@@ -196,12 +186,24 @@ save_file(layers, OUTPUT / "adapter/adapter_model.safetensors")
 tokenizer.save_pretrained(OUTPUT / "adapter")
 say(adapter=submit(OUTPUT / "adapter"))
 """
+TOKENS_AND_FORMAT = """
+def add_tokens(model, tokenizer):
+    roles = ["<|im_start|>", "<|im_end|>"]
+    tokenizer.add_special_tokens({"pad_token": "[PAD]", "additional_special_tokens": roles})
+    model.resize_token_embeddings(len(tokenizer), pad_to_multiple_of=8)
+    model.config.eos_token_id = tokenizer.convert_tokens_to_ids("<|im_end|>")
+where = saved("tokens", add_tokens)
+role = lambda name: {"prefix": f"<|im_start|>{name} ", "suffix": "<|im_end|>"}
+roles = {name: role(name) for name in ("system", "user", "assistant")}
+chat_format = {**roles, "generation_prompt": "<|im_start|>assistant "}
+(where / "chat_format.json").write_text(json.dumps(chat_format))
+say(tokens_and_format=submit(where))
+"""
 OTHER_FORMS = """
 say(whole=submit(saved("whole")))
 to_half = lambda model, tokenizer: model.to(torch.bfloat16)
 say(half_in_shards=submit(saved("half", to_half, max_shard_size="40KB")))
 
-from safetensors.torch import save_file
 model, tokenizer = load()
 (OUTPUT / "hand").mkdir()
 weights = train(model, tokenizer, steps=4).state_dict()
@@ -237,7 +239,8 @@ say(final=submit(OUTPUT / "trl"), checkpoint=submit(OUTPUT / "trl" / "checkpoint
 
 @pytest.fixture(scope="module")
 def honest(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> FinishedRun:
-    return run_agent(tmp_path_factory.mktemp("honest"), cache, HONEST)
+    place = tmp_path_factory.mktemp("honest")
+    return run_agent(place, cache, TRAINING + ADAPTER + TOKENS_AND_FORMAT, *ONE_SPLIT)
 
 
 @pytest.mark.parametrize("name", ["tokens_and_format", "adapter"])
@@ -250,7 +253,7 @@ def test_what_honest_training_saves_is_scored(honest: FinishedRun, name: str) ->
 def test_weights_whole_in_half_precision_in_shards_or_without_other_files_are_scored(
     tmp_path: Path, cache: Path
 ) -> None:
-    done = run_agent(tmp_path, cache, HONEST + OTHER_FORMS)
+    done = run_agent(tmp_path, cache, TRAINING + TOKENS_AND_FORMAT + OTHER_FORMS)
     for name in ("whole", "half_in_shards", "weights_alone"):
         answer = done.said[name]
         assert (answer["verdict"], answer["lineage"]) == ("scored", "derived"), answer
@@ -258,7 +261,7 @@ def test_weights_whole_in_half_precision_in_shards_or_without_other_files_are_sc
 
 @pytest.mark.thorough
 def test_what_trl_leaves_beside_the_model_is_left_out_and_named(tmp_path: Path, cache: Path) -> None:
-    done = run_agent(tmp_path, cache, HONEST + TRAINER)
+    done = run_agent(tmp_path, cache, TRAINING + TRAINER)
     answer, checkpoint = done.said["final"], done.said["checkpoint"]
     for each in (answer, checkpoint):
         assert (each["verdict"], each["lineage"]) == ("scored", "derived"), each

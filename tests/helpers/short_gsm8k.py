@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from agent2rl.core.engine import Chat, Sampling
-from agent2rl.core.task import Example, Splits, Task
+from agent2rl.core.task import Example, Splits, Task, make_split_profile
 from agent2rl.tasks.gsm8k import EVALUATOR
 from agent2rl.tasks.gsm8k.mini import TASK as MINI
 
@@ -20,7 +20,14 @@ def load_splits(data_dir: Path | None) -> Splits:
 
 SHORT_PROMPT = replace(EVALUATOR.prompt, sampling=Sampling(max_tokens=MAX_TOKENS))
 SHORT_EVALUATOR = replace(EVALUATOR, prompt=SHORT_PROMPT)
-TASK: Task = replace(MINI, id="short", load=load_splits, evaluator=SHORT_EVALUATOR)
+TASK: Task = replace(
+    MINI,
+    id="short",
+    load=load_splits,
+    evaluator=SHORT_EVALUATOR,
+    paper=make_split_profile(SHORT_EVALUATOR),
+)
+"""With `--protocol paper`, the same evaluation on all eight problems at once."""
 
 
 def open_constant_model(_: Path) -> Callable[[Chat], str]:

@@ -143,7 +143,7 @@ def test_a_profile_and_expert_help_are_both_part_of_the_setting() -> None:
 )
 def test_a_whole_run_under_the_profile_is_graded(launcher: RunLauncher, task: str, profile: str) -> None:
     engine = ("--engine", "scripted:tests.helpers.short_gsm8k:open_constant_model")
-    options = ("--task", task, "--protocol", "paper", "--agent", "nop", "--json", *engine)
+    options = ("--task", task, "--protocol", "paper", "--agent", "nop", "--json", "--no-report", *engine)
     done = launcher.cli("run", *options, PYTHONPATH=str(ROOT))
     result = json.loads(done.stdout)
     assert (result["ending"], result["spec"]["profile"]) == ("completed", profile), result["reason"]

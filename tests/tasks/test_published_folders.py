@@ -148,7 +148,7 @@ BODY = "class E(BaseEvaluator):\n    def run_eval(self, model_path, workspace_pa
     ("body", "reason"),
     [
         ("raise ValueError('the answer is 7')", "The evaluator failed: ValueError."),
-        ("sys.exit(0)", "The evaluator failed: SystemExit."),
+        pytest.param("sys.exit(0)", "The evaluator failed: SystemExit.", marks=pytest.mark.thorough),
         ("os._exit(0)", "crashed (exit code 0)"),
         ("print({'score': 50.0})", "returned NoneType, not a dictionary"),
         ("import vllm_of_tomorrow", "it imports vllm_of_tomorrow, which is not installed"),

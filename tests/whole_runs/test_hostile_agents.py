@@ -46,8 +46,9 @@ common = b"ow many "  # quick to rule out files by
 assert all(common in text for text in (*hidden, shown))
 unread = "( -path /proc -o -path /sys -o -path /dev ) -prune"
 small = "-type f -size -20000k ! -name *.so*"  # no machine code
+theirs = "( -path */site-packages/* ! -path */site-packages/agent2rl* ) -prune"  # packages of others
 ours = "( -path *agent2rl* -o ! -path /usr/share/* ! -path /usr/lib/* ) -print0"
-search = ["find", "/", *unread.split(), "-o", *small.split(), *ours.split()]
+search = ["find", "/", *unread.split(), "-o", *theirs.split(), "-o", *small.split(), *ours.split()]
 names = subprocess.run(search, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
 search = ["xargs", "-0", "grep", "-lFZ", common.decode()]
 found = subprocess.run(search, input=names, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
@@ -74,10 +75,11 @@ say(leaks=leaks, seen=seen, files=files, imported=imported)
     assert run.said["imported"] is False
 
 
-def test_the_record_and_other_runs_can_be_neither_seen_nor_written(launcher: RunLauncher) -> None:
-    other = launcher.run("say(ok=True)", *BUDGET)
-    ledger = other.paths.ledger.read_bytes()
-    run = launcher.run(
+def test_the_record_and_other_runs_can_be_neither_seen_nor_written(
+    shared_launcher: RunLauncher, probed: FinishedRun
+) -> None:
+    ledger = probed.paths.ledger.read_bytes()
+    run = shared_launcher.run(
         f"""
 names_of_record = ("ledger.jsonl", "ledger.head", "result.json", "spec.json")
 search = "find / ( -path /proc -o -path /sys ) -prune -o ( -name " + " -o -name ".join(names_of_record)
@@ -85,8 +87,8 @@ search += " ) -print"
 found = subprocess.run(search.split(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
 found = found.splitlines()
 written = []
-runs = {str(launcher.runs)!r}
-for target in [{str(other.paths.ledger)!r}, runs + "/forged", "../ledger.jsonl", "../result.json"]:
+runs = {str(shared_launcher.runs)!r}
+for target in [{str(probed.paths.ledger)!r}, runs + "/forged", "../ledger.jsonl", "../result.json"]:
     try:
         open(target, "a").write("forged")
         written.append(os.path.abspath(target))
@@ -97,9 +99,9 @@ say(found=found, written=written, exists=os.path.exists(runs))
         *BUDGET,
     )
     assert run.said == {"found": [], "written": [], "exists": False}
-    assert other.paths.ledger.read_bytes() == ledger
-    assert launcher.cli("verify", str(other.paths.root)).returncode == 0
-    assert launcher.cli("verify", str(run.paths.root)).returncode == 0
+    assert probed.paths.ledger.read_bytes() == ledger
+    assert shared_launcher.cli("verify", str(probed.paths.root)).returncode == 0
+    assert shared_launcher.cli("verify", str(run.paths.root)).returncode == 0
 
 
 @pytest.fixture(scope="module")
@@ -310,9 +312,9 @@ c["auto_map"] = {"AutoModel": "m.M"}
 }
 
 
-def test_submissions_that_would_run_code_are_refused_with_the_recipe_and_the_service_goes_on(
-    launcher: RunLauncher,
-) -> None:
+@pytest.fixture(scope="module")
+def attacked(shared_launcher: RunLauncher) -> FinishedRun:
+    """A run in which the service is given code, floods, noise and a huge body, and then a sound model."""
     tries = "".join(
         f"""
 m = trained("m{number}")
@@ -321,19 +323,61 @@ refused.append(submit(m))
 """
         for number, (breaks, _) in enumerate(MENDED.values())
     )
-    good = """
+    return shared_launcher.run(f"refused = []\n{tries}\n{FLOODS}\n{SOUND}", *BUDGET)
+
+
+FLOODS = """
+service = urllib.parse.urlsplit(os.environ["GRADING_SERVER_URL"])
+door = (service.hostname, service.port)
+held = []
+for _ in range(900):
+    try:
+        held.append(socket.create_connection(door, 5))
+    except OSError:
+        break
+for s in held:
+    s.close()
+def raw(request):
+    with socket.create_connection(door, 20) as s:
+        try:
+            for piece in request:
+                s.sendall(piece)
+        except OSError:
+            pass
+        try:
+            return s.recv(65536).decode(errors="replace")
+        except OSError:
+            return ""
+lines = ["POST /submit HTTP/1.1", "Host: x", "Content-Length: 300000000", "", ""]
+head = "\\r\\n".join(lines).encode()
+huge = ""
+while not huge:  # the service may still be at the flood
+    huge = raw([head, *(b"x" * (1 << 20) for _ in range(300))])
+noise = raw([os.urandom(5000) + b"\\r\\n\\r\\n"])
+say(held=len(held), huge=huge.split("\\r\\n")[0], noise=noise.split("\\r\\n")[0])
+"""
+SOUND = """
 m = trained("good")
 (m / "training_args.bin").write_bytes(b"x")
 (m / "modeling.py").write_text("import os")
 (m / "checkpoint-1").mkdir()
-good = submit(m)
+say(refused=refused, good=submit(m))
 """
-    run = launcher.run(f"refused = []\n{tries}\n{good}\nsay(refused=refused, good=good)", *BUDGET)
-    for (what, (_, recipe)), refused in zip(MENDED.items(), run.said["refused"], strict=True):
+
+
+def test_submissions_that_would_run_code_are_refused_with_the_recipe_and_the_service_goes_on(
+    attacked: FinishedRun,
+) -> None:
+    for (what, (_, recipe)), refused in zip(MENDED.items(), attacked.said["refused"], strict=True):
         assert refused["verdict"] == "rejected", what
         assert recipe in refused["message"], what
-    assert run.said["good"]["verdict"] == "scored"
-    assert run.said["good"]["left_out"] == ["checkpoint-1", "modeling.py", "training_args.bin"]
+    assert attacked.said["good"]["verdict"] == "scored"
+    assert attacked.said["good"]["left_out"] == ["checkpoint-1", "modeling.py", "training_args.bin"]
+
+
+def test_floods_of_connections_and_huge_bodies_do_not_harm_the_service(attacked: FinishedRun) -> None:
+    assert "413" in attacked.said["huge"]
+    assert attacked.said["good"]["verdict"] == "scored"
 
 
 @pytest.mark.thorough
@@ -476,7 +520,7 @@ def test_closing_and_opening_directories_does_not_blind_the_disk_watch(launcher:
 names = [OUTPUT / f"d{n}" for n in range(200)]
 for name in names:
     name.mkdir()
-until = time.monotonic() + 4
+until = time.monotonic() + 3
 while time.monotonic() < until:
     for mode in (0, 0o700):
         for name in names:
@@ -494,7 +538,7 @@ def test_a_submission_after_the_deadline_is_refused(launcher: RunLauncher) -> No
         """
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 while call("GET", "/time")["remaining"] > 0:
-    time.sleep(0.05)
+    time.sleep(0.2)
 shutil.copytree(MODEL, OUTPUT / "m")
 say(**submit(OUTPUT / "m"))
 """,
@@ -508,44 +552,6 @@ say(**submit(OUTPUT / "m"))
 
 
 # What the service bears
-
-
-def test_floods_of_connections_and_huge_bodies_do_not_harm_the_service(launcher: RunLauncher) -> None:
-    run = launcher.run(
-        """
-service = urllib.parse.urlsplit(os.environ["GRADING_SERVER_URL"])
-door = (service.hostname, service.port)
-held = []
-for _ in range(900):
-    try:
-        held.append(socket.create_connection(door, 5))
-    except OSError:
-        break
-for s in held:
-    s.close()
-def raw(request):
-    with socket.create_connection(door, 20) as s:
-        try:
-            for piece in request:
-                s.sendall(piece)
-        except OSError:
-            pass
-        try:
-            return s.recv(65536).decode(errors="replace")
-        except OSError:
-            return ""
-lines = ["POST /submit HTTP/1.1", "Host: x", "Content-Length: 300000000", "", ""]
-head = "\\r\\n".join(lines).encode()
-huge = ""
-while not huge:  # the service may still be at the flood
-    huge = raw([head, *(b"x" * (1 << 20) for _ in range(300))])
-noise = raw([os.urandom(5000) + b"\\r\\n\\r\\n"])
-say(held=len(held), huge=huge.split("\\r\\n")[0], noise=noise.split("\\r\\n")[0], after=submit(trained("m")))
-""",
-        *BUDGET,
-    )
-    assert "413" in run.said["huge"]
-    assert run.said["after"]["verdict"] == "scored"
 
 
 @pytest.mark.thorough
@@ -651,10 +657,11 @@ say(ids=ids, states=states)
 
 
 SPY = """
-import json, os, pathlib, socket
+import functools, json, os, pathlib, socket
 
 def open_model(directory):
-    def answer(chat):
+    @functools.cache
+    def look():
         texts = [p.read_text(errors="replace") for p in pathlib.Path(".").rglob("*") if p.is_file()]
         try:
             socket.create_connection(("127.0.0.1", 1), timeout=1)
@@ -664,7 +671,7 @@ def open_model(directory):
         interfaces = [name for _, name in socket.if_nameindex()]
         held = any({hidden!r}[::-1] in text for text in texts)
         return json.dumps(dict(held=held, interfaces=interfaces, uid=os.getuid(), secrets=sorted(os.environ)))
-    return answer
+    return lambda chat: look()
 """
 
 
@@ -702,9 +709,8 @@ def test_a_scorer_that_fails_does_not_tell_the_agent_what_it_was_asked(launcher:
     rows = [{"question": f"What is {n} plus {n}? secret-{n}", "answer": str(2 * n)} for n in range(8)]
     for name in ("train", "test"):
         (folder / "data" / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    done = launcher.cli(
-        "run", "--task", "strict", "--tasks-dir", str(folder.parent), "--agent", "nop", "--json"
-    )
+    options = ("--tasks-dir", str(folder.parent), "--agent", "nop", "--json", "--no-report")
+    done = launcher.cli("run", "--task", "strict", *options)
     reason = json.loads(done.stdout)["reason"]
     assert "AssertionError" in reason
     assert "secret" not in reason

@@ -26,7 +26,6 @@ from contextvars import ContextVar
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import httpx
 from pydantic import JsonValue, ValidationError
 
 from agent2rl.core.errors import ExternalServiceError, MachineError, UserError
@@ -202,6 +201,9 @@ def _remove_abandoned_downloads(home: Path) -> None:
 
 
 def _download_archive(url: str, archive: Path) -> None:
+    # Only here: every grading child loads this module, and httpx would be a fifth of its time to start.
+    import httpx
+
     size, reported = 0, 0
     try:
         with (

@@ -80,6 +80,11 @@ class ParsedQuestion:
         return cls(tuple(sorted(features)), tuple(_run_program(program, numbers) for program in PROGRAMS))
 
     @property
+    def scale(self) -> float:
+        """The value of each feature: long questions weigh no more than short ones."""
+        return float(len(self.features) ** -0.5)
+
+    @property
     def allowed(self) -> list[bool]:
         return [bool(steps) for steps in self.runs]
 
@@ -145,9 +150,7 @@ class Abacus:
         reading = ParsedQuestion.from_question(question)
         if not any(reading.allowed):
             return "I cannot tell."
-        return reading.write_answer(
-            int(self._compute_probabilities(_build_inputs([reading]), [reading])[0].argmax())
-        )
+        return reading.write_answer(int(self._compute_probabilities([reading])[0].argmax()))
 
     @use_one_blas_thread()
     def fit(
@@ -175,11 +178,10 @@ class Abacus:
             hits = 0
             for rows in _shuffle_batches(solvable, dice):
                 batch = [readings[row] for row in rows]
-                inputs = _build_inputs(batch)
-                chances = self._compute_probabilities(inputs, batch)
+                chances = self._compute_probabilities(batch)
                 wanted = (chances + 1e-12) * right[rows]
                 wanted /= wanted.sum(axis=1, keepdims=True)
-                self._apply_gradient(inputs, wanted - chances, learning_rate)
+                self._apply_gradient(batch, wanted - chances, learning_rate)
                 hits += int(right[rows, chances.argmax(axis=1)].sum())
             if progress:
                 progress(epoch + 1, hits / max(1, len(questions)))
@@ -204,32 +206,40 @@ class Abacus:
         for step in range(steps if len(able) else 0):
             rows = dice.choice(able, size=BATCH)
             batch = [readings[row] for row in rows]
-            inputs = _build_inputs(batch)
-            chances = self._compute_probabilities(inputs, batch)
+            chances = self._compute_probabilities(batch)
             chosen = [int(dice.choice(len(PROGRAMS), p=chance)) for chance in chances]
             answers = [reading.write_answer(program) for reading, program in zip(batch, chosen, strict=True)]
             rewards = np.array(
                 [reward(questions[row], text) for row, text in zip(rows, answers, strict=True)]
             )
             advantages = (rewards - rewards.mean())[:, None]
-            self._apply_gradient(
-                inputs, advantages * (np.eye(len(PROGRAMS))[chosen] - chances), learning_rate
-            )
+            self._apply_gradient(batch, advantages * (np.eye(len(PROGRAMS))[chosen] - chances), learning_rate)
             if progress:
                 progress(step + 1, float(rewards.mean()))
 
-    def _compute_probabilities(self, inputs: Doubles, readings: Sequence[ParsedQuestion]) -> Doubles:
+    def _compute_probabilities(self, readings: Sequence[ParsedQuestion]) -> Doubles:
         """Return the probability of each program, for readings that allow at least one. It uses double
         precision, in which finite weights cannot overflow."""
-        logits = inputs @ self.weight.T.astype(np.float64) + self.bias
+        # A question has few features: adding their columns up is cheaper than multiplying whole matrices, for
+        # which NumPy starts threads that then wait for each other.
+        sums = [
+            self.weight[:, reading.features].sum(axis=1, dtype=np.float64) * reading.scale
+            for reading in readings
+        ]
+        logits = np.array(sums) + self.bias
         logits[~np.array([reading.allowed for reading in readings])] = -np.inf
         chances: Doubles = np.exp(logits - logits.max(axis=1, keepdims=True))
         chances /= chances.sum(axis=1, keepdims=True)
         return chances
 
-    def _apply_gradient(self, inputs: Doubles, pull: Doubles, learning_rate: float) -> None:
-        pull = pull * (learning_rate / len(inputs))
-        self.weight += (pull.T @ inputs).astype(np.float32)
+    def _apply_gradient(
+        self, readings: Sequence[ParsedQuestion], pull: Doubles, learning_rate: float
+    ) -> None:
+        pull = pull * (learning_rate / len(readings))
+        change = np.zeros(self.weight.shape)
+        for reading, pulls in zip(readings, pull, strict=True):
+            change[:, reading.features] += pulls[:, None] * reading.scale
+        self.weight += change.astype(np.float32)
         self.bias += pull.sum(axis=0).astype(np.float32)
 
 
@@ -280,15 +290,7 @@ def _apply_sign(left: Fraction, sign: str, right: Fraction) -> Fraction:
             return left / right
 
 
-def _build_inputs(readings: Sequence[ParsedQuestion]) -> Doubles:
-    """Return one row per reading: its features, scaled so that long questions weigh no more than short."""
-    matrix = np.zeros((len(readings), FEATURES))
-    for row, reading in zip(matrix, readings, strict=True):
-        row[list(reading.features)] = len(reading.features) ** -0.5
-    return matrix
-
-
-def _shuffle_batches(rows: npt.NDArray[np.intp], dice: np.random.Generator) -> list[npt.NDArray[np.intp]]:
+def _shuffle_batches(rows: npt.NDArray[np.intp], dice: "np.random.Generator") -> list[npt.NDArray[np.intp]]:
     shuffled = dice.permutation(rows)
     return [shuffled[start : start + BATCH] for start in range(0, len(rows), BATCH)]
 
