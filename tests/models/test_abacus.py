@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
-from threadpoolctl import threadpool_info, threadpool_limits
 
 from agent2rl import registry
 from agent2rl.core.engine import ChatMessage
@@ -91,22 +90,6 @@ def test_progress_tells_each_epoch_and_the_share_that_was_right() -> None:
     Abacus.base().fit(questions, answers, epochs=30, progress=lambda *now: told.append(now))
     assert [epoch for epoch, _ in told] == list(range(1, 31))
     assert told[-1] == (30, 0.5)
-
-
-def test_it_trains_with_one_thread_of_blas_and_leaves_the_others_to_who_had_them() -> None:
-    def count_threads() -> set[int]:
-        return {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
-
-    told: list[set[int]] = []
-    with threadpool_limits(2, "blas"):
-        Abacus.base().fit(
-            ["Ann has 3 pens and buys 4 more. How many?"],
-            ["#### 7"],
-            epochs=1,
-            progress=lambda *_: told.append(count_threads()),
-        )
-        assert told == [{1}]
-        assert count_threads() == {2}
 
 
 def test_training_on_nothing_changes_nothing() -> None:

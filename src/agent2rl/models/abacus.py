@@ -13,8 +13,7 @@ It cannot reorder numbers or take more than two steps, so on harder problems it 
 import json
 import re
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise, product
@@ -25,7 +24,6 @@ import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
-from threadpoolctl import threadpool_limits
 
 from agent2rl.core.engine import Chat
 from agent2rl.core.errors import GradingError
@@ -98,13 +96,6 @@ class ParsedQuestion:
         return "\n".join([*(str(step) for step in steps), f"{MARKER} {steps[-1].result}"])
 
 
-@contextmanager
-def use_one_blas_thread() -> Iterator[None]:
-    """Matrices as small as these take several threads seven times the CPU time of one."""
-    with threadpool_limits(1, "blas"):
-        yield
-
-
 @dataclass
 class Abacus:
     weight: Floats
@@ -152,7 +143,6 @@ class Abacus:
             return "I cannot tell."
         return reading.write_answer(int(self._compute_probabilities([reading])[0].argmax()))
 
-    @use_one_blas_thread()
     def fit(
         self,
         questions: Sequence[str],
@@ -186,7 +176,6 @@ class Abacus:
             if progress:
                 progress(epoch + 1, hits / max(1, len(questions)))
 
-    @use_one_blas_thread()
     def reinforce(
         self,
         questions: Sequence[str],
