@@ -14,6 +14,8 @@ from tests.helpers.run_launcher import RunLauncher
 # Before torch and numpy: test processes share the cores, on which threads would wait for each other.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# They show the same on every machine: a GPU counts, trains and forks differently.
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 # What the tests import stays until the end. To look for garbage among it takes a quarter of the time of
 # importing it, and 0.4 s each time afterwards.

@@ -16,6 +16,8 @@ from tests.helpers import forked_cli
 RUN_SECONDS = 840
 """The longest that a command may take. It is long because a busy machine is slow."""
 
+KEPT_VARIABLES = ("PATH", "HOME", "LANG", "CUDA_VISIBLE_DEVICES")
+
 SCRIPT_PREAMBLE = '''
 import json, os, pathlib, shutil, signal, socket, subprocess, sys, time, urllib.error, urllib.request
 
@@ -72,7 +74,7 @@ class RunLauncher:
     home: Path
 
     def environment(self, **more: str) -> dict[str, str]:
-        kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+        kept = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
         return {**kept, "AGENT2RL_RUNS": str(self.runs), "AGENT2RL_CACHE": str(self.cache), **more}
 
     def command(self, *arguments: str) -> list[str]:

@@ -16,6 +16,7 @@ from agent2rl.core.records import RunResult
 from agent2rl.record import ledger
 from agent2rl.record.paths import RunPaths
 from agent2rl.record.reader import read_network_record
+from agent2rl.run.package_overlay import can_use_apt
 from agent2rl.system.packages import read_debian_codename
 from tests.helpers.run_launcher import FinishedRun, RunLauncher
 from tests.run.package_registry import serve_npm_registry, write_debian_repository, write_wheel
@@ -125,7 +126,7 @@ def test_npm_installs_programs_into_the_runs_own_environment(network_run: Finish
     assert "npm:tiny-a2rl-node==1.6.0" in network_run.result.network.packages
 
 
-@pytest.mark.skipif(shutil.which("apt-get") is None, reason="apt-get is not installed")
+@pytest.mark.skipif(not can_use_apt("bubblewrap"), reason="apt-get or the keys of Debian are not installed")
 def test_apt_downloads_packages_and_insists_on_debians_signature(network_run: FinishedRun) -> None:
     said = network_run.said
     assert said["signature"][0] != 0

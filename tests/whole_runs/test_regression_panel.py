@@ -90,7 +90,8 @@ def test_the_next_run_takes_the_untouched_models_results_from_the_cache(
     (other,) = again.result.also
     assert other.baseline == run.result.also[1].baseline
     assert other.best is None
-    assert find_measuring_run(again, 1) == find_measuring_run(run, 2)
+    # Of this file's first run, or of another file's that has measured the same meanwhile.
+    assert find_measuring_run(again, 1) != again.result.run_id
 
 
 def find_measuring_run(finished: FinishedRun, place: int) -> str:
