@@ -445,9 +445,9 @@ def test_a_place_where_nothing_can_be_written_is_said_before_an_export(
 
 
 def test_an_agent_is_told_which_gpus_are_its_own(launcher: RunLauncher, asking_run: FinishedRun) -> None:
-    saying = "say(gpus=os.environ.get('CUDA_VISIBLE_DEVICES', 'all'))"
-    assert launcher.run(saying, "--budget", "20m", CUDA_VISIBLE_DEVICES="3").said["gpus"] == "3"
-    assert asking_run.said["gpus"] == "all"
+    saying = "say(gpus=os.environ['CUDA_VISIBLE_DEVICES'])"
+    assert launcher.run(saying, "--budget", "20m", CUDA_VISIBLE_DEVICES="0").said["gpus"] == "0"
+    assert asking_run.said["gpus"] == "", "the tests have none"
 
 
 def test_check_says_what_this_machine_can_do(launcher: RunLauncher) -> None:

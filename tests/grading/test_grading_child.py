@@ -73,8 +73,10 @@ def seedling(cache: Path) -> Path:
 
 def make_child(sandbox: Sandbox, cache: Path) -> GradingChild:
     games = write_split_file(load_games(), cache / "tasks" / "some-games")
+    settings = EvalSettings()
+    # On a GPU a model has one process.
     return GradingChild(
-        sandbox, TASK, "transformers", EvalSettings(), {"feedback": games}, LIMITS, seconds=240
+        sandbox, TASK, "transformers", settings, {"feedback": games}, LIMITS, seconds=240, gpus=()
     )
 
 
