@@ -13,7 +13,9 @@ START_SECONDS = 120
 @contextmanager
 def serve_app(application: Any, **how: Any) -> Iterator[str]:
     """Its URL."""
-    config = uvicorn.Config(application, host="127.0.0.1", port=0, lifespan="off", log_config=None, **how)
+    # From Python 3.12 on, a server that ends waits for connections that are still open.
+    how = {"lifespan": "off", "log_config": None, "timeout_graceful_shutdown": 1, **how}
+    config = uvicorn.Config(application, host="127.0.0.1", port=0, **how)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, name="served", daemon=True)
     thread.start()
