@@ -62,7 +62,7 @@ class EndpointRetryPolicy:
 
 
 @cache
-def load_certificates() -> SSLContext:
+def _load_certificates() -> SSLContext:
     """Load the certificates of authorities once for all endpoints: reading them takes 20 to 50 ms."""
     return httpx.create_ssl_context()
 
@@ -85,7 +85,7 @@ class ModelEndpoint:
             | ({"Authorization": f"Bearer {key}"} if key else {}),
             limits=limits,
             transport=AsyncKeyedTransport(Path(socket), limits) if socket else None,
-            verify=load_certificates(),
+            verify=_load_certificates(),
             timeout=httpx.Timeout(None, connect=CONNECT_SECONDS),  # `answer_seconds` limits the rest
         )
 
